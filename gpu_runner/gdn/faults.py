@@ -1,6 +1,6 @@
 """Historical faults that can be switched back on, so that Likewise has something real to find.
 
-`LIKEWISE_GDN_FAULT=a,b` switches on by id. A fault restores a mechanism that once shipped; none of them adds noise.
+`LIKEWISE_GDN_FAULT=a,b` switches on by id. A fault restores a mechanism that once shipped; none adds noise.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MECHANISM: dict[Fault, str] = {
     Fault.NEXT_MASK_WHEN_NO_OVERLAP: "the next track mask exists although overlap is off",
     Fault.H_SNAPSHOT_BF16: "checkpoints inside a prefill are copied from the rounded chunk state",
     Fault.OVERLAP_LOOKAHEAD: "a checkpoint's length ignores the step already in flight",
-    Fault.SHARED_SCRATCH_RELEASE: "scratch is keyed by the stream's handle only and released by any owner of it",
+    Fault.SHARED_SCRATCH_RELEASE: "scratch is keyed by the handle of a stream, released by any owner of it",
     Fault.AI_NOT_ZEROED: "the upper tiles of the inverse keep whatever the buffer held",
     Fault.GROW_FREES_CAPTURED: "growing scratch frees a buffer that a captured plan still uses",
     Fault.UNGUARDED_FIRST_LOAD: "two threads may load one kernel; the second sees a half-made entry",
@@ -63,8 +63,9 @@ def parse(text: str) -> frozenset[Fault]:
     Raises FaultError for an unknown id.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
+    ids = {str(fault) for fault in Fault}
     for name in names:
-        if name not in Fault:
+        if name not in ids:
             known = ", ".join(sorted(Fault))
             raise FaultError(f"unknown fault {name!r} in {VARIABLE}; known: {known}")
     return frozenset(Fault(name) for name in names)
