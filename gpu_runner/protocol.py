@@ -359,9 +359,7 @@ def read_line(line: str) -> Any:
         raise MalformedMessageError(f"not JSON: {line[:120]!r}: {error}") from None
     if not isinstance(value, dict) or value.get("protocol") != PROTOCOL:
         found = value.get("protocol") if isinstance(value, dict) else value
-        raise MalformedMessageError(
-            f"protocol {found!r}; this side speaks protocol {PROTOCOL}: update the older side"
-        )
+        raise MalformedMessageError(f"protocol {found!r}; this side speaks protocol {PROTOCOL}: update the older side")
     kind = value.get("type")
     if kind not in _MESSAGES:
         raise MalformedMessageError(f"message type {kind!r}; known are {sorted(_MESSAGES)}")
