@@ -9,19 +9,19 @@ class CacheError(Exception):
     code = "gdn.cache"
 
 
-class PoolMisuse(CacheError):
+class PoolMisuseError(CacheError):
     """A slot, page or row was used by somebody who does not own it."""
 
     code = "gdn.cache.pool_misuse"
 
 
-class PoolLeak(CacheError):
-    """An idle check found that free + tree + protected + held is not the size of the pool."""
+class PoolLeakError(CacheError):
+    """A check found that free + tree + protected + held is not the size of the pool."""
 
     code = "gdn.cache.leak"
 
 
-class RequestTooLarge(CacheError):
+class RequestTooLargeError(CacheError):
     """A request can never fit into the pools of this engine."""
 
     code = "gdn.cache.request_too_large"

@@ -7,7 +7,7 @@ from typing import Self
 
 import torch
 
-from gpu_runner.gdn.cache.errors import PoolMisuse
+from gpu_runner.gdn.cache.errors import PoolMisuseError
 
 RESERVED_SLOT = 0
 
@@ -108,12 +108,12 @@ class FreeList:
         return number
 
     def give_back(self, number: int) -> None:
-        """Makes `number` available again; PoolMisuse when it is free already or was never ours."""
+        """Makes `number` available again; PoolMisuseError when it is free already or was never ours."""
         if number in self._is_free:
-            raise PoolMisuse(f"number {number} is freed twice; exactly one owner may give it back")
+            raise PoolMisuseError(f"number {number} is freed twice; exactly one owner may give it back")
         if not self._first <= number < self._first + self.size:
             last = self._first + self.size - 1
-            raise PoolMisuse(f"number {number} is outside the pool; it hands out {self._first} to {last}")
+            raise PoolMisuseError(f"number {number} is outside the pool; it hands out {self._first} to {last}")
         self._is_free.add(number)
         self._free.append(number)
 
@@ -136,7 +136,7 @@ class PagedRows:
 
     def __init__(self, rows: int, page_size: int = 1) -> None:
         if rows % page_size:
-            raise PoolMisuse(f"{rows} rows are not whole pages of {page_size}; choose a multiple")
+            raise PoolMisuseError(f"{rows} rows are not whole pages of {page_size}; choose a multiple")
         self.page_size = page_size
         self.pages = FreeList(rows // page_size)
 
