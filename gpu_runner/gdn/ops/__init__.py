@@ -1,0 +1,1 @@
+"""The operators of Gated DeltaNet: `calls` is what the model uses, `plan` cuts a batch into chunks."""

@@ -1,0 +1,1 @@
+"""Why a Triton realization declines a call. Imports no Triton."""

@@ -1,0 +1,1 @@
+"""The Triton realizations, one file a stage; imported on first use only."""
