@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from gpu_runner.gdn.ops.plan import ChunkPlan
-from gpu_runner.gdn.ops.reference.rounding import wide
+from gpu_runner.gdn.ops.reference.rounding import silu, wide
 from gpu_runner.gdn.registry import OpCtx
 
 WIDTH = 4
@@ -94,4 +93,4 @@ def _filtered(taps: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     total = wide(taps[0]) * wide(weight[:, 0])
     for i in range(1, WIDTH):
         total = total + wide(taps[i]) * wide(weight[:, i])
-    return functional.silu(total)
+    return silu(total)

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
-from gpu_runner.gdn.ops.reference.rounding import wide
+from gpu_runner.gdn.ops.reference.rounding import sigmoid, silu, softplus, wide
 from gpu_runner.gdn.registry import OpCtx
-
-SOFTPLUS_LINEAR_ABOVE = 20.0
 
 
 def decay_and_beta(
@@ -17,8 +14,8 @@ def decay_and_beta(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log decay g <= 0 and beta in (0, 1), both at least float32, of the shape of `a`."""
     x = wide(a) + wide(dt_bias)
-    g = -wide(A_log).exp() * functional.softplus(x, threshold=SOFTPLUS_LINEAR_ABOVE)
-    return g, wide(b).sigmoid()
+    g = -wide(A_log).exp() * softplus(x)
+    return g, sigmoid(wide(b))
 
 
 def gating(
@@ -42,4 +39,4 @@ def rmsnorm_gated(o: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: f
     """See `ops.calls.rmsnorm_gated`."""
     x = wide(o)
     x = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * wide(weight)
-    return (x * functional.silu(wide(z))).to(o.dtype)
+    return (x * silu(wide(z))).to(o.dtype)
