@@ -63,7 +63,8 @@ class Match:
 @dataclass(frozen=True, slots=True)
 class Insertion:
     """What became of a donated key: its node, the tree's rows for it, how many of them the tree had before, and
-    whether the tree took the state (it did not where it had one already)."""
+    whether the tree took the state (it did not where it had one already).
+    """
 
     node: Node
     rows: list[int]
