@@ -58,13 +58,11 @@ def _upper_tail(k1: int, n1: int, k2: int, n2: int, differences: Floats) -> Floa
 
 
 def binomial_pmf(n: int, p: Floats) -> Floats:
-    """Binomial probabilities of 0..n failures, shape p.shape + (n + 1,); exact at p = 0 and p = 1."""
-    k = np.arange(n + 1.0)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, n + 1.0)))])
-    log_choose = log_factorial[n] - log_factorial - log_factorial[::-1]
-    with np.errstate(divide="ignore"):
-        log_p, log_q = np.log(p)[..., None], np.log1p(-p)[..., None]
-    with np.errstate(invalid="ignore"):
-        log_pmf = log_choose + np.where(k > 0, k * log_p, 0.0) + np.where(k < n, (n - k) * log_q, 0.0)
-    pmf: Floats = np.exp(log_pmf)
+    """Binomial probabilities of 0..n failures, shape p.shape + (n + 1,); exact at p = 0 and p = 1, n up to 1,000."""
+    k = np.arange(1.0, n + 1.0)
+    choose = np.concatenate([[1.0], np.cumprod((n + 1 - k) / k)])
+    factors = np.ones((2, *p.shape, n + 1))
+    factors[0, ..., 1:], factors[1, ..., 1:] = p[..., None], (1 - p)[..., None]
+    powers = np.cumprod(factors, axis=-1)
+    pmf: Floats = choose * powers[0] * powers[1][..., ::-1]
     return pmf

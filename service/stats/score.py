@@ -26,11 +26,13 @@ def constrained_rates(
     l2 = (n1 + 2 * n2) * d - l3 - (x1 + x2)
     l1 = (n2 * d - l3 - 2 * x2) * d + x1 + x2
     l0 = x2 * d * (1 - d)
-    q = l2**3 / (3 * l3) ** 3 - l1 * l2 / (6 * l3**2) + l0 / (2 * l3)
-    s = np.where(q >= 0, 1.0, -1.0) * np.sqrt(np.maximum(l2**2 / (3 * l3) ** 2 - l1 / (3 * l3), 0.0))
+    third = l2 / (3 * l3)
+    # Products instead of powers: an exact interval evaluates this millions of times, and pow dominates it.
+    q = third * third * third - l1 * l2 / (6 * l3 * l3) + l0 / (2 * l3)
+    s = np.where(q >= 0, 1.0, -1.0) * np.sqrt(np.maximum(third * third - l1 / (3 * l3), 0.0))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        cosine = np.clip(np.where(s != 0, q / s**3, 0.0), -1.0, 1.0)
-    p2 = 2 * s * np.cos((np.pi + np.arccos(cosine)) / 3) - l2 / (3 * l3)
+        cosine = np.clip(np.where(s != 0, q / (s * s * s), 0.0), -1.0, 1.0)
+    p2 = 2 * s * np.cos((np.pi + np.arccos(cosine)) / 3) - third
     p2 = np.clip(p2, np.maximum(0.0, -d), np.minimum(1.0, 1.0 - d))
     return np.clip(p2 + d, 0.0, 1.0), p2
 
