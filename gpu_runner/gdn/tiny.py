@@ -10,6 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from gpu_runner.gdn.config import Family, LayerKind, ModelConfig
+from gpu_runner.gdn.draft import fit_draft
+from gpu_runner.gdn.loader import assemble
+from gpu_runner.gdn.model import Model
 
 
 def tiny_config(
@@ -18,7 +21,7 @@ def tiny_config(
     head_dim: int = 16,
     vocab_size: int = 64,
     value_heads_per_key_head: int = 2,
-    initializer_range: float = 0.2,
+    initializer_range: float = 0.1,
 ) -> ModelConfig:
     """A model of four layers [GDN, GDN, GDN, full] that runs in milliseconds on a CPU.
 
@@ -64,8 +67,9 @@ def write_checkpoint(directory: Path, config: ModelConfig, tensors: Mapping[str,
 def random_tensors(config: ModelConfig, *, seed: int) -> dict[str, torch.Tensor]:
     """Random float32 tensors of every name and shape that a checkpoint of `config` has on disk.
 
-    Matrices are normal with `initializer_range`; the rest follows the initialisation of transformers 5.23.0:
-    norms as written there, A_log = log U(0.01, 16), dt_bias = 1. Equal seeds give equal tensors.
+    Matrices are normal with `initializer_range`, embeddings with 1, as torch.nn.Embedding: the last token then weighs
+    enough for a draft to be right. Norms as written here; A_log = log U(0.01, 16), dt_bias = 1 (transformers 5.23.0).
+    Equal seeds give equal tensors.
     """
     generator = torch.Generator().manual_seed(seed)
     return {name: _initial(config, name, shape, generator) for name, shape in tensor_shapes(config)}
@@ -79,7 +83,20 @@ def _initial(config: ModelConfig, name: str, shape: tuple[int, ...], generator: 
     if len(shape) == 1:
         # Zero would hide a norm that forgets the 1 of 1 + weight, or its weight.
         return torch.empty(shape).normal_(0.0, 0.1, generator=generator)
+    if name == "model.embed_tokens.weight":
+        return torch.empty(shape).normal_(generator=generator)
     return torch.empty(shape).normal_(0.0, config.initializer_range, generator=generator)
+
+
+def tiny_tensors(config: ModelConfig, *, seed: int) -> dict[str, torch.Tensor]:
+    """`random_tensors` with a draft head that was fitted to them, `mtp.*`."""
+    tensors = random_tensors(config, seed=seed)
+    return tensors | fit_draft(Model(config, assemble(config, tensors)), seed=seed)
+
+
+def tiny_model(config: ModelConfig, *, seed: int, dtype: torch.dtype = torch.float32) -> Model:
+    """A model of `tiny_tensors`, without a detour over files."""
+    return Model(config, assemble(config, tiny_tensors(config, seed=seed), dtype=dtype))
 
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
