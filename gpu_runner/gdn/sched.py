@@ -94,6 +94,7 @@ class Scheduler:
         started = None if step is None else self._start(step)
         due, self._pending = (self._pending, started) if self.config.cache.overlap else (started, None)
         if due is not None:
+            self._check_announced(due.step, started)
             self._finish_step(due)
         return step is not None or due is not None
 
@@ -340,6 +341,16 @@ class Scheduler:
                 self.cache.complete(row.request, row.place, row.boundary)
                 self.cache.share_prefill(row.request)
         return _Pending(step, results)
+
+    def _check_announced(self, due: Step, started: _Pending | None) -> None:
+        """CacheError when the step in flight checkpoints a request and the last step's masks did not announce it."""
+        upcoming = None if due.masks is None else due.masks.upcoming
+        if upcoming is None or started is None or started.step.masks is None or started.step is due:
+            return
+        now = dict(zip(started.step.decoding(), started.step.masks.now, strict=True))
+        for request, announced in zip(due.decoding(), upcoming, strict=True):
+            if now.get(request, announced) != announced:
+                raise CacheError(f"request {request.name!r} crosses a boundary that was not announced")
 
     def _finish_step(self, due: _Pending) -> None:
         for row, result in zip(due.step.rows, due.results.values(), strict=True):

@@ -42,6 +42,10 @@ class Step:
     copies: list[tuple[int, int]] = field(default_factory=list)
     masks: DecodeMasks | None = None
 
+    def decoding(self) -> list[Request]:
+        """The requests of the decode rows, in the order of `masks`."""
+        return [row.request for row in self.rows if row.is_decode]
+
 
 @dataclass(frozen=True, slots=True)
 class RowResult:

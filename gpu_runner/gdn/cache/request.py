@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from gpu_runner.gdn.cache.radix import Node
 from gpu_runner.gdn.cache.tracking import Checkpoints
+from gpu_runner.gdn.sampling import SamplingParams
 
 
 class Status(StrEnum):
@@ -29,8 +30,7 @@ class Request:
     name: str
     prompt: list[int]
     max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_tokens: frozenset[int] = frozenset()
     score_from: int | None = None
 
