@@ -15,7 +15,7 @@ from service.stats.spending import MOST_BLOCKS
 
 TARGET_POWER = 0.9
 FEWEST_PLANNED_BLOCKS = 16
-MOST_FIXED_RUNS = 150
+MOST_FIXED_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def fixed_runs_per_arm(
     power: float = TARGET_POWER,
     p_values: Callable[[int, int], Floats] = boschloo_greater_table,
 ) -> int | None:
-    """Fewest runs per arm of a fixed-size one-sided exact test with the given power; None above 150.
+    """Fewest runs per arm of a fixed-size one-sided exact test with the given power; None above 100.
 
     `p_values(n, n)` gives the p-values of all tables, [n + 1, n + 1]: `boschloo_greater_table` or
     `fisher_greater_table`. What the sequential boundary is compared with.

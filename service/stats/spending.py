@@ -94,20 +94,27 @@ def build_region(blocks: int, alpha: float, ratio: float, prior: Prior, spending
         raise ValueError(f"alpha {alpha} must lie between 0 and 1, for example 0.025")
     tables = [ratio_mixture(prior, ratio).log_e_table(n) for n in range(1, blocks + 1)]
     schedule = [spent(spending, alpha, n / blocks) for n in range(1, blocks + 1)]
+    rates = (1 - np.cos(np.pi * np.arange(1, BUILD_POINTS + 1) / (BUILD_POINTS + 1))) / 2
+    if ratio < 1.0:
+        rates = np.append(rates, 1.0)
     scale = 1.0
     while True:
-        least, crossed = _spend(tables, [scale * limit for limit in schedule], ratio)
+        least, crossed = spend(tables, [scale * limit for limit in schedule], ratio, rates)
         sup_error = sup_probability(crossed, ratio)
         if sup_error <= alpha:
             return Region(blocks, alpha, ratio, least, sup_error)
         scale *= min(alpha / sup_error, 0.9995)
 
 
-def _spend(tables: list[Floats], schedule: list[float], ratio: float) -> tuple[tuple[tuple[int, ...], ...], Floats]:
-    """Smallest rejecting counts after each block, and the number of paths to each end that were ever rejected."""
-    low_rates = (1 - np.cos(np.pi * np.arange(1, BUILD_POINTS + 1) / (BUILD_POINTS + 1))) / 2
-    if ratio < 1.0:
-        low_rates = np.append(low_rates, 1.0)
+def spend(
+    tables: list[Floats], schedule: list[float], ratio: float, low_rates: Floats
+) -> tuple[tuple[tuple[int, ...], ...], Floats]:
+    """Rows of `Region.least`, and the number of paths to each final state that were ever rejected.
+
+    `tables[n - 1]` orders the states after n blocks, `schedule[n - 1]` is the error that may be spent by then at the
+    null rates (ratio * p, p), p in `low_rates`. The second value, [blocks + 1, blocks + 1], gives the probability of
+    rejecting at any rates: weigh each path to (high, low) by its probability.
+    """
     alive, crossed = np.ones((1, 1)), np.zeros((1, 1))
     total = np.zeros(len(low_rates))
     least = []
