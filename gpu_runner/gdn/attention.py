@@ -8,6 +8,7 @@ from torch.nn import functional
 from gpu_runner.gdn.batch import ForwardBatch
 from gpu_runner.gdn.config import ModelConfig
 from gpu_runner.gdn.linear import linear, zero_centred_rms_norm
+from gpu_runner.gdn.ops.reference.rounding import sigmoid, wide
 from gpu_runner.gdn.weights import AttentionWeights
 
 
@@ -16,8 +17,9 @@ def rotary_tables(config: ModelConfig, positions: torch.Tensor) -> tuple[torch.T
     steps = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32, device=positions.device)
     inverse = 1.0 / (config.rope_theta ** (steps / config.rotary_dim))
     angles = positions[:, None].float() * inverse
-    angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos(), angles.sin()
+    # In float64: the last float32 bit of a CPU's cos depends on how many elements stand before it.
+    angles = torch.cat([angles, angles], dim=-1).double()
+    return angles.cos().float(), angles.sin().float()
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -61,7 +63,7 @@ def gated_attention(
         parents = None if batch.parents is None else batch.parents[start:end].tolist()
         attend = _attend_row_by_row if is_row_stable else _attend
         out[start:end] = attend(q[start:end], kv[0][rows], kv[1][rows], parents)
-    out = (out * torch.sigmoid(gate)).reshape(-1, heads * width)
+    out = (out * sigmoid(wide(gate)).to(out.dtype)).reshape(-1, heads * width)
     return linear(out, weights.out_proj, is_row_stable=is_row_stable)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from gpu_runner.gdn.config import ModelConfig
 from gpu_runner.gdn.linear import linear
+from gpu_runner.gdn.ops.reference.rounding import sigmoid, silu, wide
 from gpu_runner.gdn.weights import DenseMlp, SparseMlp
 
 
@@ -21,7 +21,7 @@ def feed_forward(
 
 def _gated(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, *, is_row_stable: bool) -> torch.Tensor:
     gate, up = linear(x, gate_up, is_row_stable=is_row_stable).chunk(2, dim=-1)
-    return linear(functional.silu(gate) * up, down, is_row_stable=is_row_stable)
+    return linear(silu(wide(gate)).to(x.dtype) * up, down, is_row_stable=is_row_stable)
 
 
 def _mixture(x: torch.Tensor, weights: SparseMlp, config: ModelConfig, *, is_row_stable: bool) -> torch.Tensor:
@@ -40,4 +40,5 @@ def _mixture(x: torch.Tensor, weights: SparseMlp, config: ModelConfig, *, is_row
         part = _gated(x[tokens], weights.gate_up[expert], weights.down[expert], is_row_stable=is_row_stable)
         out.index_add_(0, tokens, part * factors[tokens, rank, None])
     shared = _gated(x, weights.shared.gate_up, weights.shared.down, is_row_stable=is_row_stable)
-    return out + torch.sigmoid(linear(x, weights.shared_gate, is_row_stable=is_row_stable)) * shared
+    shared_gate = linear(x, weights.shared_gate, is_row_stable=is_row_stable)
+    return out + sigmoid(wide(shared_gate)).to(x.dtype) * shared
