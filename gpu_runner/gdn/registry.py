@@ -64,7 +64,7 @@ class OpCtx:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One entry point of an operator: `function` in ops.reference.`module`, ops.kernels.`module` and ops.guards."""
+    """One entry point of an operator: `function` in ops.reference.`module`, ops.launch.`module` and ops.guards."""
 
     operator: str
     module: str
@@ -78,7 +78,7 @@ class Operation:
             if reason is not None:
                 ctx.counters.fell_back(self.operator, reason, ctx.layer, ctx.phase)
                 return _load(f"gpu_runner.gdn.ops.reference.{self.module}", self.function)(*args, ctx=ctx)
-        package = "reference" if wanted is Realization.TORCH else "kernels"
+        package = "reference" if wanted is Realization.TORCH else "launch"
         result = _load(f"gpu_runner.gdn.ops.{package}.{self.module}", self.function)(*args, ctx=ctx)
         ctx.counters.fired(self.operator, wanted, ctx.layer, ctx.phase)
         return result

@@ -1,8 +1,12 @@
-"""Pinned launch configurations: each a function of the operator and the head sizes, never of the batch."""
+"""Pinned launch configurations: each a function of the operator, never of the batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gpu_runner.gdn import faults
+from gpu_runner.gdn.faults import Fault
+from gpu_runner.gdn.ops import tactics
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +19,24 @@ class Tile:
 
 
 PINNED = {
-    "packed_decode": Tile(block_v=16, num_warps=1, num_stages=1),
-    "verify_decode": Tile(block_v=16, num_warps=1, num_stages=1),
+    "kkt_solve": Tile(num_warps=1),
     "delta_h": Tile(block_v=32),
     "chunk_o": Tile(block_v=64),
+    "packed_decode": Tile(block_v=16, num_warps=1, num_stages=1),
+    "verify_decode": Tile(block_v=16, num_warps=1, num_stages=1),
 }
+"""The warps of a decode kernel decide the order of its sums: they are part of the numerics."""
 
 
-def tile(operator: str, rows: int) -> Tile:
-    """The launch configuration of an operator; `rows` is the batch it is asked for, which must not matter."""
-    del rows
-    return PINNED.get(operator, Tile())
+def tile(operator: str, sequences: int = 1) -> Tile:
+    """The launch configuration of an operator. The number of sequences does not matter, unless a fault makes it."""
+    pinned = PINNED.get(operator, Tile())
+    if faults.is_on(Fault.AUTOTUNE_DISK_CACHE):
+        return replace(pinned, num_warps=tactics.warps(operator, sequences, pinned.num_warps))
+    return pinned
 
 
-def reduction_groups(operator: str, rows: int, size: int) -> int:
-    """In how many partial sums `size` products are added: one for each warp, where the warps divide it."""
-    warps = tile(operator, rows).num_warps
+def reduction_groups(operator: str, sequences: int, size: int) -> int:
+    """In how many partial sums the hand path adds `size` products: one for each warp, where the warps divide it."""
+    warps = tile(operator, sequences).num_warps
     return warps if size % warps == 0 else 1

@@ -60,7 +60,7 @@ def verify_decode(
     out = torch.zeros(N, HV, V, dtype=mixed.dtype, device=mixed.device)
     snapshots = torch.zeros(N, HV, V, K, dtype=pool.dtype, device=pool.device)
     kept, above = has_initial_state.tolist(), parents.tolist()
-    groups = reduction_groups("verify_decode", N, K)
+    groups = reduction_groups("verify_decode", plan.sequences, K)
     for n, slot in enumerate(slots.tolist()):
         if slot < 0:
             continue

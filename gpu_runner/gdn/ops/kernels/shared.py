@@ -1,0 +1,40 @@
+"""What every kernel file needs: how dots and roundings are written so that the interpreter computes them too."""
+
+# ruff: noqa: ANN001, ANN201, ANN202, D403 - Triton compiles these: parameters have no Python types.
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+
+INTERPRETED = isinstance(tl.sum, InterpretedFunction)
+"""Whether triton was imported under TRITON_INTERPRET=1; it cannot change afterwards."""
+
+# The interpreter computes garbage on bfloat16 values, so there the operands of a dot are raised to float32 first. That
+# is exact: the product of two bfloat16 numbers fits float32.
+RAISE = tl.constexpr(INTERPRETED)
+
+
+@triton.jit
+def dot(a, b):
+    """a @ b in float32; "ieee", for without it a GPU would round float32 operands to tf32."""
+    if RAISE:
+        c = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    else:
+        c = tl.dot(a, b, input_precision="ieee")
+    return c
+
+
+@triton.jit
+def silu(x):
+    """x * sigmoid(x) in float32."""
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)), x itself above 20; y / ((1 + y) - 1) undoes the rounding of 1 + y, as log1p does."""
+    y = tl.exp(tl.minimum(x, 20.0))
+    z = 1.0 + y
+    log1p = tl.where(z == 1.0, y, tl.log(z) * (y / tl.maximum(z - 1.0, 1e-30)))
+    return tl.where(x > 20.0, x, log1p)
