@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     public_url: str = Field(default="", description="address that links in comments and output use")
     lease_s: float = Field(default=30.0, gt=0, description="seconds without a heartbeat until a block is lost")
     sweep_s: float = Field(default=5.0, gt=0, description="seconds between sweeps")
+    nudge_s: float = Field(default=30.0, gt=0, description="seconds until a waiting block is announced again")
     slot: str = Field(default="0", description="name of the slot that this worker runs blocks in")
     require_tokens: bool = Field(default=False, description="refuse writes without a token even on loopback")
     attempts_max: int = Field(default=3, ge=1, description="times that a block is tried before it is dropped")

@@ -23,7 +23,7 @@ class ExperimentState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     CONCLUDED = "concluded"
-    CANCELLED = "cancelled"
+    DETACHED = "detached"  # its plan is run elsewhere, its evidence is imported
 
 
 class Purpose(StrEnum):

@@ -309,4 +309,4 @@ class Finding:
     next_command: str = ""
     commits: tuple[str, ...] = ()
     method_version: str = ""
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,10 @@ import difflib
 from gpu_runner.protocol import SuiteDefinition, Treatment, TreatmentKind
 from service.errors import InvalidValueError, NotFoundError
 
-FORMS = "exclude:TEST before:TEST alone order:TEST,... order:seed=N env:NAME=VALUE toggle:NAME build:NAME=VALUE commit:REV none"
+FORMS = (
+    "exclude:TEST before:TEST alone order:TEST,... order:seed=N env:NAME=VALUE "
+    "toggle:NAME build:NAME=VALUE commit:REV none"
+)
 
 
 def parse_treatments(text: str, suite: SuiteDefinition) -> tuple[Treatment, ...]:
