@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SOCKET_PATH_MAX = 100  # Linux allows 107 bytes
 
 
 def _default_home() -> Path:
@@ -41,8 +45,12 @@ class Settings(BaseSettings):
 
     @property
     def broker_socket(self) -> Path:
-        """Return the path of the embedded broker's socket."""
-        return self.home / "broker.sock"
+        """Return the path of the embedded broker's socket, in the temporary folder when `home` is too long for one."""
+        wanted = self.home / "broker.sock"
+        if len(str(wanted)) <= SOCKET_PATH_MAX:
+            return wanted
+        name = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"likewise-{name}.sock"
 
     @property
     def effective_broker_url(self) -> str:

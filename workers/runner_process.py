@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 from gpu_runner.protocol import MalformedMessageError, read_line, write_line
 
@@ -33,13 +34,12 @@ class RunnerProcess:
         )
         self._input = cast("IO[bytes]", self._process.stdin)
         self._output = cast("IO[bytes]", self._process.stdout)
-        try:
+        # A runner that ended at once has said why on its output, and its exit code tells the rest.
+        with contextlib.suppress(BrokenPipeError):
             self._input.write(write_line(job).encode())
             self._input.flush()
-        except BrokenPipeError:
-            pass  # it ended at once: `messages` then gives what it said, and `exit_code` tells the rest
 
-    def __enter__(self) -> RunnerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -69,10 +69,8 @@ class RunnerProcess:
 
     def end(self) -> int:
         """Close the runner's input, wait for its tree to go, kill it when it does not; return its exit code."""
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._input.close()
-        except BrokenPipeError:
-            pass
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
