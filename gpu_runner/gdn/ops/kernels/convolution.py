@@ -1,6 +1,6 @@
 """The causal depthwise convolution of width 4 with SiLU."""
 
-# ruff: noqa: ANN001, ANN201, ANN202, D403 - Triton compiles these: parameters have no Python types.
+# ruff: noqa: ANN001, ANN201 - Triton compiles these: parameters have no Python types.
 from __future__ import annotations
 
 import triton

@@ -1,6 +1,6 @@
 """The recurrent form: decode, and verification of drafts."""
 
-# ruff: noqa: ANN001, ANN201, ANN202, D403 - Triton compiles these: parameters have no Python types.
+# ruff: noqa: ANN001, ANN201, ANN202 - Triton compiles these: parameters have no Python types.
 from __future__ import annotations
 
 import triton
@@ -11,7 +11,7 @@ from gpu_runner.gdn.ops.kernels.shared import softplus
 
 @triton.jit
 def _step(
-    p_row, p_a, p_b, p_A_log, p_dt_bias, b_S, i_hv, i_h, o_k, m_k, o_v, m_v, H: tl.constexpr, HV: tl.constexpr,
+    p_row, p_a, p_b, p_A_log, p_dt_bias, b_S, i_hv, i_h, o_k, m_k, o_v, m_v, H: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
     """Output and new state [BV, KP] after one token: gates, l2 norms, update.
@@ -57,7 +57,7 @@ def packed_decode_kernel(
     b_S = tl.load(p_S, mask=m_S & is_kept, other=0.0).to(tl.float32)
     b_o, b_S = _step(
         p_mixed + i_n * s_mixed, p_a + i_n * s_a, p_b + i_n * s_b, p_A_log, p_dt_bias, b_S, i_hv,
-        i_hv // (HV // H), o_k, m_k, o_v, m_v, H, HV, K, V, SCALE,
+        i_hv // (HV // H), o_k, m_k, o_v, m_v, H, K, V, SCALE,
     )  # fmt: skip
     tl.store(p_out, b_o.to(p_o.dtype.element_ty), mask=m_v)
     tl.store(p_S, b_S.to(p_pool.dtype.element_ty), mask=m_S)
@@ -96,7 +96,7 @@ def verify_decode_kernel(
         b_S += tl.load(p_snapshots + (bos + i_p) * HV * V * K + o_S, mask=m_S & (i_p >= 0), other=0.0)
         b_o, b_S = _step(
             p_mixed + i_row * s_mixed, p_a + i_row * s_a, p_b + i_row * s_b, p_A_log, p_dt_bias, b_S, i_hv,
-            i_hv // (HV // H), o_k, m_k, o_v, m_v, H, HV, K, V, SCALE,
+            i_hv // (HV // H), o_k, m_k, o_v, m_v, H, K, V, SCALE,
         )  # fmt: skip
         b_live = tl.where(i_s >= 0, 1.0, 0.0)
         tl.store(p_out, (b_o * b_live).to(p_o.dtype.element_ty), mask=m_v)

@@ -1,6 +1,6 @@
 """The scan over chunks, and the outputs from the states it leaves."""
 
-# ruff: noqa: ANN001, ANN201, ANN202, D403 - Triton compiles these: parameters have no Python types.
+# ruff: noqa: ANN001, ANN201, D403 - Triton compiles these: parameters have no Python types.
 from __future__ import annotations
 
 import triton

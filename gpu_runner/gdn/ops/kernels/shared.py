@@ -1,6 +1,6 @@
 """What every kernel file needs: how dots and roundings are written so that the interpreter computes them too."""
 
-# ruff: noqa: ANN001, ANN201, ANN202, D403 - Triton compiles these: parameters have no Python types.
+# ruff: noqa: ANN001, ANN201, D403 - Triton compiles these: parameters have no Python types.
 from __future__ import annotations
 
 import triton

@@ -37,15 +37,26 @@ def _lower(b_ki, b_kj, b_gi, b_gj, b_beta):
 
 
 @triton.jit
-def _inverse(b_L):
-    """(I + L)^-1 of a 16x16 block, of which the part below the diagonal counts, by forward substitution."""
-    o_r = tl.arange(0, 16)
-    b_X = tl.where(o_r[:, None] > o_r[None, :], -b_L, 0.0)
+def _inverses(b_L0, b_L1, b_L2, b_L3):
+    """(I + L)^-1 of four 16x16 blocks at once, [4, 16, 16], by forward substitution; below the diagonal counts."""
+    i_b = tl.arange(0, 4)[:, None, None]
+    o_r = tl.arange(0, 16)[None, :, None]
+    o_c = tl.arange(0, 16)[None, None, :]
+    b_L = tl.where(i_b < 2, tl.where(i_b < 1, b_L0[None, :, :], b_L1[None, :, :]),
+                   tl.where(i_b < 3, b_L2[None, :, :], b_L3[None, :, :]))  # fmt: skip
+    b_X = tl.where(o_r > o_c, -b_L, 0.0)
     for i in range(2, 16):
-        b_row = tl.sum(tl.where((o_r == i)[:, None], b_X, 0.0), axis=0)
-        b_row += tl.sum(b_row[:, None] * b_X, axis=0)
-        b_X = tl.where((o_r == i)[:, None], b_row[None, :], b_X)
-    return tl.where(o_r[:, None] == o_r[None, :], 1.0, b_X)
+        b_row = tl.sum(tl.where(o_r == i, b_X, 0.0), axis=1)
+        # Row i of the inverse from the rows above it; the others meet zeros of b_row.
+        b_row += tl.sum(b_row[:, :, None] * b_X, axis=1)
+        b_X = tl.where(o_r == i, b_row[:, None, :], b_X)
+    return tl.where(o_r == o_c, 1.0, b_X)
+
+
+@triton.jit
+def _block(b_X, i):
+    """Block i of [4, 16, 16]."""
+    return tl.sum(tl.where(tl.arange(0, 4)[:, None, None] == i, b_X, 0.0), axis=0)
 
 
 @triton.jit
@@ -88,10 +99,16 @@ def kkt_solve_kernel(
     b_b2 = tl.load(p_beta + o_2 * HV, mask=o_2 < T, other=0.0)
     b_b3 = tl.load(p_beta + o_3 * HV, mask=o_3 < T, other=0.0)
 
-    b_X00 = _inverse(_lower(b_k0, b_k0, b_g0, b_g0, b_b0))
-    b_X11 = _inverse(_lower(b_k1, b_k1, b_g1, b_g1, b_b1))
-    b_X22 = _inverse(_lower(b_k2, b_k2, b_g2, b_g2, b_b2))
-    b_X33 = _inverse(_lower(b_k3, b_k3, b_g3, b_g3, b_b3))
+    b_X = _inverses(
+        _lower(b_k0, b_k0, b_g0, b_g0, b_b0),
+        _lower(b_k1, b_k1, b_g1, b_g1, b_b1),
+        _lower(b_k2, b_k2, b_g2, b_g2, b_b2),
+        _lower(b_k3, b_k3, b_g3, b_g3, b_b3),
+    )
+    b_X00 = _block(b_X, 0)
+    b_X11 = _block(b_X, 1)
+    b_X22 = _block(b_X, 2)
+    b_X33 = _block(b_X, 3)
     b_L10 = _lower(b_k1, b_k0, b_g1, b_g0, b_b1)
     b_L20 = _lower(b_k2, b_k0, b_g2, b_g0, b_b2)
     b_L21 = _lower(b_k2, b_k1, b_g2, b_g1, b_b2)
