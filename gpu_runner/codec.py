@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
         _expect(isinstance(value, list | tuple), "a list", value, path)
         item = typing.get_args(kind)[0]
         return tuple(_decode(item, entry, f"{path}[{i}]") for i, entry in enumerate(value))
-    if origin is dict:
+    if origin in (dict, Mapping):
         _expect(isinstance(value, dict), "an object", value, path)
         item = typing.get_args(kind)[1]
         return {str(key): _decode(item, entry, f"{path}.{key}") for key, entry in value.items()}
