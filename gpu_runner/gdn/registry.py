@@ -14,8 +14,11 @@ from typing import Any
 
 import torch
 
+from gpu_runner.gdn import faults
 from gpu_runner.gdn.batch import Phase
 from gpu_runner.gdn.counters import COUNTERS, Counters
+from gpu_runner.gdn.faults import Fault
+from gpu_runner.gdn.ops import tactics
 from gpu_runner.gdn.ops.errors import RealizationError
 from gpu_runner.gdn.ops.scratch import Scratch, default_scratch
 
@@ -51,15 +54,20 @@ class OpCtx:
     """What an operator must know beside its tensors.
 
     layer: index of the decoder layer. phase: what kind of forward pass this is. overrides: operator (or alias) to
-    realization, stronger than the environment. scratch: where intermediate results live. counters: who is told.
+    realization, stronger than the environment. scratch: where intermediate results live, None: in that of the current
+    stream. counters: who is told.
     """
 
     layer: int = 0
     phase: Phase = Phase.PREFILL
     deterministic: bool = False
     overrides: Mapping[str, Realization | str] = field(default_factory=dict)
-    scratch: Scratch = field(default_factory=default_scratch)
+    scratch: Scratch | None = None
     counters: Counters = COUNTERS
+
+    def scratch_on(self, device: torch.device) -> Scratch:
+        """The scratch of this call, for tensors on `device`."""
+        return default_scratch(device) if self.scratch is None else self.scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +97,13 @@ def select(operator: str, overrides: Mapping[str, Realization | str], device: to
 
     RealizationError for an operator or a realization that does not exist.
     """
-    for name, value in overrides.items():
-        if canonical(name) == operator:
-            return _realization(value, f"override {name!r}")
-    requested = from_environment(operator, os.environ)
-    if requested is not None:
-        return requested
-    return Realization.TRITON if device.type == "cuda" else Realization.TORCH
+    requested = _overridden(operator, overrides) or from_environment(operator, os.environ)
+    preferred = requested or (Realization.TRITON if device.type == "cuda" else Realization.TORCH)
+    if faults.is_on(Fault.AUTOTUNE_DISK_CACHE):
+        # What the first process preferred, because of its environment perhaps, is what later ones are given.
+        kept = tactics.realization(operator, preferred)
+        return requested or Realization(kept)
+    return preferred
 
 
 def from_environment(operator: str, environment: Mapping[str, str]) -> Realization | None:
@@ -156,6 +164,13 @@ def layers_summary(operator: str, realization: Realization, layer_count: int | N
     `layer_count` is the model's number of GDN layers; by default the layers that called the operator.
     """
     return COUNTERS.layers_summary(canonical(operator), realization, layer_count)
+
+
+def _overridden(operator: str, overrides: Mapping[str, Realization | str]) -> Realization | None:
+    for name, value in overrides.items():
+        if canonical(name) == operator:
+            return _realization(value, f"override {name!r}")
+    return None
 
 
 @cache

@@ -18,6 +18,7 @@ import torch
 
 from gpu_runner.gdn.ops.errors import ShapeError
 from gpu_runner.gdn.ops.plan import ChunkPlan, SnapshotPlan
+from gpu_runner.gdn.ops.tiles import tune_on_first_use
 from gpu_runner.gdn.registry import OpCtx, Operation
 
 L2_EPS = 1e-6
@@ -175,7 +176,13 @@ def delta_h(
     if snapshots is not None:
         rows = snapshots.rows
         kept = torch.empty(len(snapshots.tracks), *pool.shape[1:], dtype=pool.dtype, device=pool.device)
-    h, v_new = _DELTA_H(k, w, u, g_cum, pool, slots, has_initial_state, plan, rows, kept, ctx=ctx, device=k.device)
+
+    def scan() -> tuple[torch.Tensor, torch.Tensor]:
+        arguments = (k, w, u, g_cum, pool, slots, has_initial_state, plan, rows, kept)
+        return _DELTA_H(*arguments, ctx=ctx, device=k.device)
+
+    tune_on_first_use("delta_h", scan)
+    h, v_new = scan()
     return DeltaStates(h, v_new, kept)
 
 

@@ -36,11 +36,6 @@ def realization(operator: str, preferred: str) -> str:
     return str(_recall(operator, "realization", preferred))
 
 
-def keep(operator: str, field: str, value: str | int) -> None:
-    """Writes one tactic unless the file has it already."""
-    _recall(operator, field, value)
-
-
 def _recall(operator: str, field: str, value: str | int) -> Any:
     file = path()
     known: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.exists() else {}

@@ -27,8 +27,8 @@ def delta_h(
     """See `ops.calls.delta_h`."""
     _, H, K = k.shape
     HV, V = u.shape[1:]
-    h = ctx.scratch.empty("h", (plan.chunks, HV, V, K), k.dtype)
-    v_new = ctx.scratch.empty("v_new", u.shape, u.dtype)
+    h = ctx.scratch_on(k.device).empty("h", (plan.chunks, HV, V, K), k.dtype)
+    v_new = ctx.scratch_on(k.device).empty("v_new", u.shape, u.dtype)
     launch = tile("delta_h")
     block_v = min(launch.block_v, padded(V))
     KERNELS.launch(

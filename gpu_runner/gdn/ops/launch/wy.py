@@ -28,7 +28,7 @@ def kkt_solve(k: torch.Tensor, beta: torch.Tensor, g_cum: torch.Tensor, plan: Ch
     """See `ops.calls.kkt_solve`."""
     _, H, K = k.shape
     HV = beta.shape[1]
-    A = ctx.scratch.zeroed("A", (plan.chunks, HV, CHUNK, CHUNK), k.dtype)
+    A = ctx.scratch_on(k.device).zeroed("A", (plan.chunks, HV, CHUNK, CHUNK), k.dtype)
     KERNELS.launch(
         "kkt_solve", (plan.chunks * HV,), tile("kkt_solve"),
         k, beta, g_cum, A, plan.offsets, plan.chunk_indices, k.stride(0),
@@ -50,8 +50,8 @@ def wu(
     """See `ops.calls.wu`."""
     N, H, K = k.shape
     HV, V = v.shape[1:]
-    w = ctx.scratch.empty("w", (N, HV, K), k.dtype)
-    u = ctx.scratch.empty("u", (N, HV, V), v.dtype)
+    w = ctx.scratch_on(k.device).empty("w", (N, HV, K), k.dtype)
+    u = ctx.scratch_on(k.device).empty("u", (N, HV, V), v.dtype)
     KERNELS.launch(
         "wu", (plan.chunks * HV,), tile("wu"),
         k, v, beta, g_cum, A, w, u, plan.offsets, plan.chunk_indices, k.stride(0), v.stride(0),

@@ -27,8 +27,8 @@ def delta_h(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `ops.calls.delta_h`."""
     heads, per_key = u.shape[1], u.shape[1] // k.shape[1]
-    h = ctx.scratch.empty("h", (plan.chunks, heads, u.shape[2], k.shape[2]), k.dtype)
-    v_new = ctx.scratch.empty("v_new", u.shape, u.dtype)
+    h = ctx.scratch_on(k.device).empty("h", (plan.chunks, heads, u.shape[2], k.shape[2]), k.dtype)
+    v_new = ctx.scratch_on(k.device).empty("v_new", u.shape, u.dtype)
     keep_before = [-1] * plan.chunks if snapshot_rows is None else snapshot_rows.tolist()
     kept = has_initial_state.tolist()
     for n, slot in enumerate(slots.tolist()):

@@ -27,7 +27,7 @@ def kkt_solve(k: torch.Tensor, beta: torch.Tensor, g_cum: torch.Tensor, plan: Ch
     lower = products * ratios * tiles(beta, plan)[..., None]
     unit = torch.eye(CHUNK, dtype=lower.dtype, device=k.device)
     inverse = torch.linalg.solve_triangular(lower + unit, unit, upper=False, unitriangular=True)
-    A = ctx.scratch.zeroed("A", inverse.shape, k.dtype)
+    A = ctx.scratch_on(k.device).zeroed("A", inverse.shape, k.dtype)
     for row in range(0, CHUNK, BLOCK):
         # The tiles above the diagonal are zero and stay unwritten, as in the kernel.
         A[..., row : row + BLOCK, : row + BLOCK] = inverse[..., row : row + BLOCK, : row + BLOCK].to(k.dtype)
@@ -50,6 +50,6 @@ def wu(
     values = rounded(tiles(v, plan) * scale, v.dtype)
     keys = tiles(k, plan).repeat_interleave(per_key, 1)
     keys = rounded(keys * scale * tiles(g_cum, plan)[..., None].exp(), k.dtype)
-    w = ctx.scratch.empty("w", (v.shape[0], v.shape[1], k.shape[2]), k.dtype)
-    u = ctx.scratch.empty("u", v.shape, v.dtype)
+    w = ctx.scratch_on(k.device).empty("w", (v.shape[0], v.shape[1], k.shape[2]), k.dtype)
+    u = ctx.scratch_on(k.device).empty("u", v.shape, v.dtype)
     return untile(inverse @ keys, w, plan), untile(inverse @ values, u, plan)
