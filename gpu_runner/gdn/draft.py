@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from gpu_runner.gdn.counters import Counters
 from gpu_runner.gdn.linear import linear, zero_centred_rms_norm
 from gpu_runner.gdn.model import Model
-from gpu_runner.gdn.registry import OpCtx
+from gpu_runner.gdn.ops.scratch import default_scratch
+from gpu_runner.gdn.registry import OPERATORS, OpCtx, Realization
 from gpu_runner.gdn.sequence import Sequence
 from gpu_runner.gdn.weights import DraftWeights
 
@@ -53,11 +55,14 @@ def fit_draft(model: Model, *, seed: int, sequences: int = 4, tokens: int = 256)
     hidden_size, dtype = model.config.hidden_size, model.dtype
     zero = torch.zeros(hidden_size, dtype=dtype)
     norms = DraftWeights(zero, zero, torch.zeros(hidden_size, 2 * hidden_size, dtype=dtype), zero)
+    # Always by the hand path and uncounted: the head may not depend on the realizations that it helps to compare.
+    hand_path = dict.fromkeys(OPERATORS, Realization.TORCH)
+    ctx = OpCtx(overrides=hand_path, scratch=default_scratch(model.device), counters=Counters())
     generator = torch.Generator().manual_seed(seed)
     inputs, targets = [], []
     for _ in range(sequences):
         ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator)
-        hidden = Sequence(model, tokens, OpCtx()).extend(ids.tolist())
+        hidden = Sequence(model, tokens, ctx).extend(ids.tolist())
         inputs.append(_joined(model, norms, hidden[:-1], ids[1:]))
         targets.append(hidden[1:])
     x, y = torch.cat(inputs).double(), torch.cat(targets).double()

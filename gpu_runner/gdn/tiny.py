@@ -94,9 +94,15 @@ def tiny_tensors(config: ModelConfig, *, seed: int) -> dict[str, torch.Tensor]:
     return tensors | fit_draft(Model(config, assemble(config, tensors)), seed=seed)
 
 
-def tiny_model(config: ModelConfig, *, seed: int, dtype: torch.dtype = torch.float32) -> Model:
+def tiny_model(
+    config: ModelConfig,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Model:
     """A model of `tiny_tensors`, without a detour over files."""
-    return Model(config, assemble(config, tiny_tensors(config, seed=seed), dtype=dtype))
+    return Model(config, assemble(config, tiny_tensors(config, seed=seed), dtype=dtype, device=device))
 
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
