@@ -1,1 +1,7 @@
-"""The command line, one file a group of commands."""
+"""`likewise`: the command line. Each group of commands is a file; this one puts them together."""
+
+from __future__ import annotations
+
+from service.cli.main import main
+
+__all__ = ["main"]
