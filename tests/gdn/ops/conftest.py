@@ -1,0 +1,15 @@
+import pytest
+
+from gpu_runner.gdn.ops.modules import is_interpreted
+from tests.gdn.ops.cases import Poisoned
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Every new tensor holds NaN."""
+    return Poisoned(monkeypatch)
+
+
+@pytest.fixture
+def interpreter():
+    assert is_interpreted(), "triton was imported before tests/gdn/conftest.py could ask for its interpreter"
