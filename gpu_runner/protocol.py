@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -18,9 +19,10 @@ PROTOCOL = 1
 
 __all__ = [
     "PROTOCOL", "ArmJob", "BlockJob", "Build", "CacheState", "ContextClass", "ContextField", "Done",
-    "ExecutionJob", "ExecutionReport", "ExecutionStatus", "Expectation", "Failure", "Hello", "MalformedMessageError",
-    "Measurement", "Outcome", "PrepareJob", "PreparedArm", "Progress", "SuiteDefinition", "TestResult", "TestsMode",
-    "Toggle", "Treatment", "TreatmentKind", "canonical_digest", "from_json", "read_line", "to_json", "write_line",
+    "EvidenceHeader", "ExecutionJob", "ExecutionReport", "ExecutionStatus", "Expectation", "Failure", "Hello",
+    "MalformedMessageError", "Measurement", "Outcome", "PlanHeader", "PrepareJob", "PreparedArm", "Progress",
+    "SuiteDefinition", "TestResult", "TestsMode", "Toggle", "Treatment", "TreatmentKind", "canonical_digest",
+    "from_json", "plan_digest", "read_line", "to_json", "write_line",
 ]  # fmt: skip
 
 
@@ -241,7 +243,7 @@ class PreparedArm:
     `listing`: every test that exists there, in the framework's serial order. `tests`: the ordered list that the arm
     will run. `left_out`: tests dropped from every arm because some arm lacks them (intersect). `only_here`: tests that
     no other arm has. `context`: the identity fields known before anything ran. `error_code` is None, or one of
-    `no_such_commit build_failed list_failed no_tests no_such_test missing_framework tree_differs`.
+    `no_such_commit build_failed list_failed no_tests no_such_test bad_treatment missing_framework tree_differs`.
     """
 
     arm: int
@@ -334,7 +336,40 @@ class Done:
     type: str = "done"
 
 
+@dataclass(frozen=True, slots=True)
+class PlanHeader:
+    """First line of a detached plan; its `BlockJob` lines follow in issue order.
+
+    `digest` is `plan_digest` of the header and its blocks. `tree_hash` is what the files of the control commit hash
+    to. `source` and `slot_dir` of the jobs are replaced by those of the command line. A block's execution may leave
+    its test list empty: then it is the one that is prepared where the plan runs.
+    """
+
+    digest: str
+    experiment: str
+    tree_hash: str
+    prepare: PrepareJob
+    protocol: int = PROTOCOL
+    type: str = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceHeader:
+    """First line of the evidence of a detached plan; `PreparedArm`, `ExecutionReport` and one `Done` line follow.
+
+    `plan_digest` binds it to the plan. A block that lost an execution stands there once for each of its attempts.
+    """
+
+    plan_digest: str
+    experiment: str
+    runner: Hello
+    protocol: int = PROTOCOL
+    type: str = "evidence"
+
+
 _MESSAGES: dict[str, type] = {
+    "plan": PlanHeader,
+    "evidence": EvidenceHeader,
     "prepare": PrepareJob,
     "block": BlockJob,
     "hello": Hello,
@@ -370,3 +405,8 @@ def canonical_digest(value: Any) -> str:
     """Return the SHA-256 (64 hex digits) of the value's canonical JSON: sorted keys, no spaces."""
     text = json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan_digest(header: PlanHeader, blocks: Sequence[BlockJob]) -> str:
+    """Return the digest that binds evidence to a plan: of its header without the digest, and of all its blocks."""
+    return canonical_digest([{**to_json(header), "digest": ""}, list(blocks)])
