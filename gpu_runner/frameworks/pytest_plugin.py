@@ -1,0 +1,175 @@
+"""The one file of ours inside the project's pytest process. Copied next to its settings; standard library only.
+
+It selects and orders the tests, and writes what happens to them as JSON lines, each flushed at once, so that the last
+line names the test that was running when the process died. It also hides the runner's own packages from the project.
+It must work with every pytest from 6.2 and every Python from 3.8 that a project may use.
+"""
+
+import json
+import os
+import sys
+import time
+from importlib.machinery import PathFinder
+
+import pytest
+
+SECTION_LIMIT = 16 * 1024
+MESSAGE_LIMIT = 4 * 1024
+PACKAGES = ("torch", "triton", "numpy", "transformers", "pytest-xdist", "pytest-rerunfailures", "pytest-asyncio")
+
+with open(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), "likewise_settings.json"), encoding="utf-8"
+) as _file:
+    SETTINGS = json.load(_file)
+
+
+class _Report:
+    """The file of events. A process that a test forked must not write into it."""
+
+    def __init__(self, path):
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.set_inheritable(self.descriptor, False)
+        self.owner = os.getpid()
+
+    def write(self, event, **values):
+        if os.getpid() == self.owner:
+            line = json.dumps({"event": event, "time": time.time(), **values}) + "\n"
+            os.write(self.descriptor, line.encode("utf-8", "surrogatepass"))
+
+
+class _Hidden:
+    """Lets the project import its own `service` or `workers`, never the runner's."""
+
+    def __init__(self, names, root):
+        self.names = frozenset(names)
+        self.root = root
+
+    def find_spec(self, name, path=None, target=None):
+        if path is not None or name not in self.names:
+            return None
+        others = [entry for entry in sys.path if os.path.realpath(entry or ".") != self.root]
+        spec = PathFinder.find_spec(name, others, target)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
+
+
+REPORT = _Report(SETTINGS["report"])
+sys.meta_path.insert(0, _Hidden(SETTINGS["hidden_names"], SETTINGS["hidden_root"]))
+
+
+def _versions():
+    from importlib import metadata
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    # Tests spread over several processes have no order: run them in this one.
+    if hasattr(config.option, "numprocesses"):
+        config.option.numprocesses = None
+        config.option.dist = "no"
+        config.option.tx = []
+    inifile = getattr(config, "inipath", None)
+    REPORT.write(
+        "session",
+        pytest=pytest.__version__,
+        python=sys.version.split()[0],
+        rootdir=str(config.rootpath),
+        inifile=None if inifile is None else str(inifile),
+        capture=config.getoption("capture", "fd"),
+        packages=_versions(),
+    )
+
+
+def pytest_collectreport(report):
+    if report.failed:
+        REPORT.write("not_collected", node=report.nodeid, message=str(report.longrepr)[-MESSAGE_LIMIT:])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session, config, items):
+    wanted = SETTINGS["tests"]
+    if wanted is None:
+        return
+    place = {test: number for number, test in enumerate(wanted)}
+    chosen = sorted((item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid])
+    others = [item for item in items if item.nodeid not in place]
+    if others:
+        config.hook.pytest_deselected(items=others)
+    items[:] = chosen
+
+
+def pytest_collection_finish(session):
+    REPORT.write("collected", tests=[item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart(nodeid, location):
+    REPORT.write("start", test=nodeid)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if call.excinfo is not None:
+        report.likewise_failure = (call.excinfo.typename, _message(call.excinfo, report))
+
+
+def _message(excinfo, report):
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        return str(crash.message)[:MESSAGE_LIMIT]
+    return "{}: {}".format(excinfo.typename, excinfo.value)[:MESSAGE_LIMIT]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report):
+    # A subtest is no test of its own; a failed one decides about its test, which older plugins let pass.
+    if hasattr(report, "context") and report.outcome != "failed":
+        return
+    kind, message = getattr(report, "likewise_failure", (None, None))
+    # The sections of a report hold everything captured so far: its last phase has them all.
+    REPORT.write(
+        "phase",
+        test=report.nodeid,
+        when=report.when,
+        outcome=report.outcome,
+        duration_s=report.duration,
+        expected=getattr(report, "wasxfail", None),
+        failure_type=kind,
+        message=message,
+        details=str(report.longrepr)[-SECTION_LIMIT:] if report.failed else None,
+        sections=[[name, text[-SECTION_LIMIT:]] for name, text in report.sections],
+        records=_record_lines(report.sections),
+        properties=[
+            [str(name), value if isinstance(value, (int, float, str)) else str(value)]
+            for name, value in report.user_properties
+        ]
+        if report.when == "teardown"
+        else [],
+    )
+
+
+def _record_lines(sections):
+    """Return the counter and metric lines of standard output, which a long output would cut off."""
+    text = "\n".join(text for name, text in sections if "stdout" in name)
+    return [line for line in text.splitlines() if line.lstrip().startswith("LIKEWISE_")] if "LIKEWISE_" in text else []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid, location):
+    REPORT.write("finish", test=nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    REPORT.write("end", exit_status=int(exitstatus))
