@@ -1,16 +1,23 @@
-"""The signature of a failure: what must be equal for two failures to be the same failure.
+r"""The signature of a failure: what must be equal for two failures to be the same failure.
 
-Outcome class, then exception type and failing expression, without what differs between two runs of the same
-assertion. CI reports and experiments go through this one function, so their signatures can be compared.
+Three parts, `outcome|exception type|failing expression`, without what differs between two runs of the same assertion.
+CI reports and experiments go through this one function, so their signatures can be compared:
 
     failed|AssertionError|assert # < #
 
-The normalisation, in order: terminal escapes go; pytest's wrapper `failed on setup with "..."` goes; the exception
-type is taken off the front of the message unless it was given; only the lines that state the failure stay (no trace,
-no diff, no captured output); places become names (a path its last part, `file.cc:12` becomes `file.cc:#`); uuids,
-addresses, times, hexadecimal words and temporary names become placeholders; every number becomes `#`, `nan` and
-`inf` included, with its sign and its unit of time or size; a list of numbers becomes one `#`; long quoted text
-becomes `'...'`. A digit inside a word (`int32`, `conv2d`) is part of the name and stays.
+The normalisation, in order:
+
+1. Terminal escapes go, and pytest's wrapper `failed on setup with "..."`.
+2. The exception type is taken off the front of the message; of a dotted type the last part counts.
+3. The lines that state the failure stay, at most eight; trace, diff and captured output go. Below a Python `assert`
+   only the lines `+  where` stay, which say where the values came from.
+4. A path becomes its last part; uuids, addresses of the web, times, long hexadecimal words and temporary names
+   become placeholders.
+5. Every number becomes `#`, `nan` and `inf` included, with its sign and its unit of time or size; numbers in a row
+   become one `#`. A digit inside a word (`int32`, `conv2d`) belongs to a name and stays.
+6. Quoted text of 60 characters and more becomes `'...'`; shorter text, such as a key, stays.
+
+A crash with a known signal is that signal. A time-out or a kill has no expression: what was interrupted is chance.
 """
 
 from __future__ import annotations
@@ -23,22 +30,20 @@ from gpu_runner.protocol import Outcome
 _MOST_LINES = 8
 _MOST_CHARACTERS = 400
 _READ_CHARACTERS = 20_000
-_QUOTED_CHARACTERS = 60
 
 _FAILING = frozenset({Outcome.FAILED, Outcome.ERROR, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED})
-# What a time-out or the guard interrupted is an accident of the moment.
-_BARE = frozenset({Outcome.TIMED_OUT, Outcome.KILLED})
+_INTERRUPTED = frozenset({Outcome.TIMED_OUT, Outcome.KILLED})
 
-_ESCAPES = re.compile(r"(?:\x1b|\ufffd|#x1B|\\x1b|\\u001b|\\033)\[[0-9;:?]*[A-Za-z]|\x1b[@-Z\\-_]", re.IGNORECASE)
+# As the byte itself, as U+FFFD where a reader replaced it, and as producers spell it.
+_ESCAPES = re.compile(r"(?:\x1b|\ufffd|#x1b|\\x1b|\\u001b|\\033)\[[0-9;:?]*[a-z]|\x1b[@-Z\\-_]", re.IGNORECASE)
 _WRAPPER = re.compile(r'^failed on (?:setup|teardown) with "(.*)"$', re.DOTALL)
 _TYPE = re.compile(
-    r"^(?:E\s+)?((?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$][\w$]*"
-    r"(?:Error|Exception|Failure|Failed|Fault|Timeout|Interrupt|Exit|Warning|Expired|Abort))(?::\s*|\s*$)",
-    re.MULTILINE,
+    r"(?:E\s+)?((?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$][\w$]*"
+    r"(?:Error|Exception|Failure|Failed|Fault|Timeout|Interrupt|Exit|Iteration|Warning|Expired|Abort)|Failed)"
+    r"(?::[ \t]*|[ \t]*(?:\n|$))"
 )
-_GENERIC_TYPES = frozenset({"", "failed", "failure", "error", "test failure", "test error", "failures"})
-_PLACE_ONLY = re.compile(r"^\S+[.:]\w+:\d+(?::\d+)?:?\s*(?:Failure)?$")
-# Lines from here on are trace, diff or output, not the failure itself.
+_NO_TYPES = frozenset({"", "failure", "error", "test failure", "test error"})
+_PLACE = re.compile(r"^\S+[.:]\w+:\d+(?::\d+)?:?\s*(?:Failure)?$")
 _TRACE = re.compile(
     r"^\s*(?:at [\w.$<>/]+[ (]|Traceback \(|File \"|#\d+ |stack backtrace|note: run with|Stack(?:trace)?:|"
     r"-{5,}|={5,}|Full diff|Captured |Command Output|Caused by:)"
@@ -50,61 +55,57 @@ _SUBSTITUTIONS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<uuid>"),
-        (r"\b[a-z][a-z+.-]*://[^\s'\"<>)\]]+", "<url>"),
-        (r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?(?:Z|\s?[+-]\d\d:?\d\d|\s?UTC)?", "<time>"),
-        (r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? [\w ]{5,12} \d\d:\d\d:\d\d(?: \d{4})?(?: \w{3,4}\b)?", "<time>"),
+        (r"\b[a-z][a-z+.-]{1,20}://[^\s'\"<>)\]]+", "<url>"),
+        (r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?(?:Z\b|\s?[+-]\d\d:?\d\d\b|\s?UTC\b)?", "<time>"),
+        (r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? [\w ]{5,12} \d\d:\d\d:\d\d(?: \d{4})?(?: (?:UTC|GMT))?", "<time>"),
         (r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b", "<time>"),
-        (r"(?:[A-Za-z]:)?(?:[\\/][\w.+@~=-]+)+[\\/]([\w.+@~=-]+)", r"\1"),
-        (r"(?<![\w.])(?:\.{1,2}/)?(?:[\w.+@~=-]+/)+([\w+@~=-]+\.[A-Za-z]\w{0,4})\b", r"\1"),
-        (r"(?<![\w/])/(?:tmp|dev|proc|run)/([\w.+@~=-]+)", r"\1"),
+        (r"\b[A-Za-z]:(?:\\[\w.+@~=-]+)*\\([\w.+@~=-]+)", r"\1"),
+        (r"(?<![\w)\].])(?:/[\w.+@~=-]+)+/([\w.+@~=-]+)", r"\1"),
+        (r"(?<![\w./])(?:\.{1,2}/)?(?:[\w+@~=-][\w.+@~=-]*/)+([\w+@~=-]+\.[A-Za-z]\w{0,4})\b", r"\1"),
         (r"\b(?:tmp[a-z0-9_]{6,}|pytest-\d+)\b", "<tmp>"),
         (r"\b0[xX][0-9a-fA-F]+\b", "#"),
         (r"(?<![\w.])(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}(?![\w.])", "<hex>"),
         (r"\bgw\d+\b", "gw#"),
-        (r"(?<![\w.)\]}])[-+]?(?:nan|NaN|inf|Infinity|Inf)\b(?!-)", "#"),
-        (
-            r"(?:(?<![\w.)\]}#])[-+])?(?<![A-Za-z_])(?<![A-Za-z_]\d)(?:(?<!\w)\.\d|(?<!\w)\d)"
-            r"(?:[\d_]|[.,](?=\d))*\.?(?:[eE][-+]?\d+)?j?(?![A-Za-z_]{2}\w*\d)",
-            "#",
-        ),
-        (r"#\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|h|hours?)\b", "#"),
-        (r"#\s?(?:B|[kKMGT]i?B|bytes)\b", "#"),
-        (r"#%", "#"),
-        (r"#(?:(?:\s*,\s*|\s+)#)+", "#"),
+        (r"(?<![\w.)\]}])[-+]?(?:nan|NaN|inf|Infinity|Inf)\b", "#"),
+        (r"(?:(?<![\w.)\]}#])[-+])?(?<!\w)\.?\d(?:[\d_]|[.,](?=\d))*\.?(?:[eE][-+]?\d+)?j?", "#"),
+        (r"#\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|h|hours?|B|[kKMGT]i?B|bytes)\b", "#"),
+        (r"#\s?%", "#"),
+        (r"(?:\.{2,}\s*)?#(?:[\s,.]*#)*(?:\s*\.{2,})?", "#"),
         (r"[\[(]\s*#\s*,?\s*[\])](?:\s*,\s*[\[(]\s*#\s*,?\s*[\])])+", "[#]"),
+        (r"""(?<!\w)(?:'(?:[^'\\\n]|\\.){60,}'|"(?:[^"\\\n]|\\.){60,}")""", "'...'"),
     )
 )
-_QUOTED = re.compile(r"'(?:[^'\\\n]|\\.){%d,}'|\"(?:[^\"\\\n]|\\.){%d,}\"" % (_QUOTED_CHARACTERS, _QUOTED_CHARACTERS))
 _SIGNALS = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
-        (r"sig(?:nal)? ?segv|seg(?:mentation)? ?fault|signal:? 11\b|exit (?:code|status):? (?:-11|139)\b", "SIGSEGV"),
+        (r"sig ?segv|seg(?:mentation)? ?fault|signal:? 11\b|exit (?:code|status):? (?:-11|139)\b", "SIGSEGV"),
         (r"sig ?abrt|abort(?:ed)?\b|signal:? 6\b|exit (?:code|status):? (?:-6|134)\b", "SIGABRT"),
         (r"sig ?kill|\bkilled\b|signal:? 9\b|exit (?:code|status):? (?:-9|137)\b", "SIGKILL"),
         (r"sig ?bus|bus error|signal:? (?:7|10)\b|exit (?:code|status):? (?:-7|135)\b", "SIGBUS"),
         (r"sig ?fpe|floating point exception|numerical|signal:? 8\b|exit (?:code|status):? (?:-8|136)\b", "SIGFPE"),
-        (r"sig ?ill\b|illegal(?: instruction)?|signal:? 4\b|exit (?:code|status):? (?:-4|132)\b", "SIGILL"),
+        (r"sig ?ill\b|illegal|signal:? 4\b|exit (?:code|status):? (?:-4|132)\b", "SIGILL"),
         (r"sig ?term|\bterminated\b|signal:? 15\b|exit (?:code|status):? (?:-15|143)\b", "SIGTERM"),
     )
 )
 
 
 def failure_signature(outcome: Outcome, failure_type: str | None, message: str | None) -> str:
-    """Return the signature of a failure, empty for an outcome that is not one.
+    r"""Return the signature of a failure, at most about 500 characters; empty for an outcome that is not a failure.
 
-    Other numbers, addresses, paths and times give the same signature; another expression or exception another one.
+    `failure_type` and `message` are the framework's own words; a type that only stands at the front of the message
+    is found there.
 
     >>> failure_signature(Outcome.FAILED, None, "assert 0.314 < 0.1")
     'failed|AssertionError|assert # < #'
-    >>> failure_signature(Outcome.FAILED, "AssertionError", "AssertionError: assert -1e-05 < 12")
+    >>> failure_signature(Outcome.FAILED, "builtins.AssertionError", "AssertionError: assert -1e-05 < 12")
     'failed|AssertionError|assert # < #'
     >>> failure_signature(Outcome.FAILED, None, "assert 0.314 > 0.1")
     'failed|AssertionError|assert # > #'
     >>> failure_signature(Outcome.ERROR, "torch.OutOfMemoryError", "Tried to allocate 2.00 GiB. GPU 0 has 96 MiB free")
     'error|OutOfMemoryError|Tried to allocate #. GPU # has # free'
-    >>> failure_signature(Outcome.FAILED, "", "/ci/a/x_test.cc:50\\nExpected equality of these values:\\n  f(1)\\n  2")
+    >>> failure_signature(Outcome.FAILED, "", "/ci/a/x_test.cc:50\nExpected equality of these values:\n  f(1)\n  2")
     'failed||x_test.cc:# Expected equality of these values: f(#) #'
-    >>> failure_signature(Outcome.CRASHED, None, "***Exception: SegFault")
+    >>> failure_signature(Outcome.CRASHED, None, "Exception: SegFault")
     'crashed|SIGSEGV|'
     >>> failure_signature(Outcome.TIMED_OUT, None, "Timeout >600.0s")
     'timed_out||'
@@ -113,82 +114,76 @@ def failure_signature(outcome: Outcome, failure_type: str | None, message: str |
     """
     if outcome not in _FAILING:
         return ""
-    if outcome in _BARE:
+    if outcome in _INTERRUPTED:
         return f"{outcome.value}||"
     text = _ESCAPES.sub("", (message or "")[:_READ_CHARACTERS]).replace("\r\n", "\n").strip()
     wrapped = _WRAPPER.match(text)
     text = wrapped.group(1).strip() if wrapped else text
     if outcome is Outcome.CRASHED:
-        known = _signal(f"{failure_type or ''} {text}")
-        if known:
-            return f"{outcome.value}|{known}|"
-    kind, text = _split_type(failure_type, text)
+        words = f"{failure_type or ''} {text}"
+        signal = next((name for pattern, name in _SIGNALS if pattern.search(words)), None)
+        if signal:
+            return f"{outcome.value}|{signal}|"
+    kind, text = _split_type(failure_type or "", text)
     return f"{outcome.value}|{kind}|{_shorten(normalised(text))}"
 
 
 def normalised(text: str) -> str:
-    """Return the lines that state the failure, on one line, without what differs from run to run.
+    r"""Return the lines that state the failure, on one line, without what differs from run to run.
 
-    >>> normalised("assert 3 == 4\\n +  where 3 = len([1, 2, 3])\\n  Full diff: ...")
+    >>> normalised("assert 3 == 4\n +  where 3 = len([1, 2, 3])\n  At index 2 diff: 3 != 4")
     'assert # == # + where # = len([#])'
     >>> normalised("tensor(0.31, device='cuda:0') not close after 80.8us at 0x7f3a5c001230")
     "tensor(#, device='cuda:#') not close after # at #"
-    >>> normalised("int32 differs from int64 in conv2d of /home/ci/src/op.py:12")
-    'int32 differs from int64 in conv2d of op.py:#'
+    >>> normalised("int32 differs from int64 in conv2d of /home/ci/src/op.py:12 at 2026-01-02 03:04:05")
+    'int32 differs from int64 in conv2d of op.py:# at <time>'
+    >>> normalised("array([nan, -1.5, ..., 2e-3]) is not in [[1, 2], [3, 4]]")
+    'array([#]) is not in [[#]]'
     """
-    lines = _stating_lines(text)
-    text = "\n".join(lines)
+    text = "\n".join(_stating_lines(text))
     for pattern, replacement in _SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
-    text = _QUOTED.sub("'...'", text)
     return " ".join(text.split())
 
 
 def _stating_lines(text: str) -> list[str]:
+    """Return the lines that say what failed; a place alone in its line does not end them."""
     lines: list[str] = []
-    is_assert = _ASSERT.search(text) is not None
-    seen_assert = False
+    is_below_assert = False
     for line in text.split("\n"):
         stripped = line.strip()
-        if _TRACE.match(line):
+        if _TRACE.match(line) or len(lines) == _MOST_LINES:
             break
         if not stripped:
-            if lines and not all(_PLACE_ONLY.match(kept) for kept in lines):
-                break
-            continue
-        if is_assert and seen_assert and not _WHERE.match(line):
-            # Below an assertion pytest explains the values; only where they came from is part of the assertion.
-            continue
-        seen_assert = seen_assert or _ASSERT.match(line) is not None
-        lines.append(stripped)
-        if len(lines) == _MOST_LINES:
+            if all(_PLACE.match(kept) for kept in lines):
+                continue
             break
+        if is_below_assert and not _WHERE.match(line):
+            continue
+        is_below_assert = is_below_assert or _ASSERT.match(line) is not None
+        lines.append(stripped)
     return lines
 
 
-def _split_type(failure_type: str | None, text: str) -> tuple[str, str]:
-    given = (failure_type or "").strip()
-    kind = "" if given.lower() in _GENERIC_TYPES else given.rpartition(".")[2] if _is_dotted(given) else given
+def _split_type(failure_type: str, text: str) -> tuple[str, str]:
+    """Return the exception type and the message without it."""
+    kind = " ".join(failure_type.split())
+    if kind.lower() in _NO_TYPES:
+        kind = ""
+    elif all(part.replace("$", "_").isidentifier() for part in kind.split(".")):
+        kind = kind.rpartition(".")[2]
     front = _TYPE.match(text)
     if front:
         named = front.group(1).rpartition(".")[2]
         if not kind or kind == named:
-            kind = named
-            text = text[front.end() :]
+            return named, text[front.end() :]
     if not kind and _ASSERT.match(text):
-        kind = "AssertionError"
-    return " ".join(kind.split()), text
-
-
-def _is_dotted(name: str) -> bool:
-    return all(part.isidentifier() or "$" in part for part in name.split("."))
-
-
-def _signal(text: str) -> str:
-    return next((name for pattern, name in _SIGNALS if pattern.search(text)), "")
+        return "AssertionError", text
+    return kind, text
 
 
 def _shorten(text: str) -> str:
+    """Return the text, or its beginning and a hash of the whole."""
     if len(text) <= _MOST_CHARACTERS:
         return text
-    return f"{text[:_MOST_CHARACTERS]}...{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{text[:_MOST_CHARACTERS]}...{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from service.ingest import ctest, ctest_text
 from service.ingest.document import Document, open_document
 from service.ingest.junit import read_junit
 from service.ingest.report import FileStatus, RejectedReportError, ReportFile
@@ -22,7 +23,12 @@ class Format:
     read: Callable[[Document], ReportFile]
 
 
-FORMATS = (Format("junit", lambda _document: True, read_junit),)
+FORMATS = (
+    Format(ctest.XML, ctest.is_test_xml, ctest.read_test_xml),
+    Format(ctest_text.LOG, ctest_text.is_log, ctest_text.read_log),
+    Format(ctest_text.CONSOLE, ctest_text.is_console, ctest_text.read_console),
+    Format("junit", lambda _document: True, read_junit),
+)
 """Asked in this order; the last takes what no other one knows."""
 
 

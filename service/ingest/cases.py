@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_runner.protocol import Outcome
 from service.ingest.document import Document
-from service.ingest.durations import seconds
+from service.ingest.durations import comma_is_decimal, plain_seconds, seconds
 from service.ingest.events import Numbers
 from service.ingest.identity import dotted_module, identity_from_junit
 from service.ingest.outcomes import failure_outcome, skipped_outcome, state_outcome, tolerated
@@ -21,13 +21,16 @@ MAX_MESSAGE = 16_000
 MAX_TEXT = 64_000
 
 # Playwright and the like write the project, which is a browser, where others write the machine.
-_BROWSERS = re.compile(r"^(?:chromium|firefox|webkit|chrome|msedge|(?:Mobile|Google|Microsoft|Desktop) \w+)$", re.IGNORECASE)
+_BROWSERS = re.compile(
+    r"^(?:chromium|firefox|webkit|chrome|msedge|(?:Mobile|Google|Microsoft|Desktop) \w+)$", re.IGNORECASE
+)
 _STRESS = re.compile(r"@stress-\d+$")
 _PYTEST_SUITES = frozenset({"pytest", "pytest tests"})
+_SAYS_NOTHING = frozenset({"", "failed", "failure", "error", "test failed"})
 _PYTEST_TYPE = re.compile(r"^\S.*:\d+: ([A-Za-z_][\w.]*)\s*$")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Suite:
     """An open suite: its path, what it declares, how many cases it holds, those of inner suites included."""
 
@@ -39,11 +42,19 @@ class Suite:
     held: int = 0
     reruns: int = 0
     place: tuple[int, int] = (1, 1)
+    bare: Written = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bare = Written(self, is_bare=True, is_pytest=self.is_pytest)
 
     @classmethod
     def of(cls, attributes: dict[str, str], parent: Suite | None, *, is_container: bool) -> Suite:
         """Return the suite of an element. A container, such as the root, adds nothing to the path."""
         name = attributes.get("name", "").strip()
+        package = attributes.get("package", "")
+        if package and name.isidentifier():
+            # Ant writes a class's package beside its short name.
+            name = f"{package}.{name}"
         path = _STRESS.sub("", name)
         outer = parent.path if parent else ""
         if is_container:
@@ -101,126 +112,133 @@ class Case:
         return any(part.name in {"failure", "error"} for part in self.parts or ())
 
 
-def case_results(document: Document, cases: Sequence[Case], *, is_comma_decimal: bool | None) -> list[CaseResult]:
-    """Return the results of the cases in order, attempts told apart from rows and repeats."""
-    results: list[CaseResult] = []
-    written: list[Written] = []
-    dropped = unreadable = 0
-    for case in cases:
+class Collector:
+    """Turns the cases of one file into results as they are read, so that nothing else of a case is kept."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.results: list[CaseResult] = []
+        self._written: list[Written] = []
+        self._comma_times: list[tuple[int, str]] = []
+        self._dropped = 0
+        self._unreadable = 0
+
+    def finish(self, other_times: Sequence[str]) -> tuple[list[CaseResult], bool | None]:
+        """Return the results in order, attempts told apart from rows and repeats, and what a comma means in this file.
+
+        `other_times` are times of the file that belong to no case.
+        """
+        document = self.document
+        is_comma_decimal = comma_is_decimal([*(text for _, text in self._comma_times), *other_times])
+        for i, text in self._comma_times:
+            duration_s = seconds(text, is_comma_decimal=is_comma_decimal)
+            self._unreadable += duration_s is None
+            self.results[i] = replace(self.results[i], duration_s=duration_s)
+        if self._dropped:
+            word = "case" if self._dropped == 1 else "cases"
+            document.warn(f"{self._dropped} {word} without a name and without a result dropped")
+        if self._unreadable:
+            word = "duration" if self._unreadable == 1 else "durations"
+            document.warn(f"{self._unreadable} {word} could not be read and stay unknown")
+        return settle(document, self.results, self._written), is_comma_decimal
+
+    def add(self, case: Case) -> None:
+        """Take a finished case: one result, and one more for each rerun written inside it."""
         attributes = case.attributes
-        if not case.parts and "name" not in attributes and "classname" not in attributes:
-            dropped += 1
-            continue
-        time = attributes.get("time")
-        duration_s = seconds(time, is_comma_decimal=is_comma_decimal)
-        unreadable += duration_s is None and bool(time)
-        _append(document, case, duration_s, results, written)
-    if dropped:
-        document.warn(f"{dropped} case{'s' if dropped > 1 else ''} without a name and without a result dropped")
-    if unreadable:
-        document.warn(f"{unreadable} duration{'s' if unreadable > 1 else ''} could not be read and stay unknown")
-    return settle(document, results, written)
-
-
-def _append(
-    document: Document, case: Case, duration_s: float | None, results: list[CaseResult], written: list[Written]
-) -> None:
-    """Append the results of one case: its own, and before or after it those of the reruns written inside it."""
-    attributes = case.attributes
-    suite = case.suite
-    name = attributes.get("name", "")
-    classname = attributes.get("classname", "")
-    file = attributes.get("file", "")
-    if len(name) > MAX_NAME:
-        name = f"{name[:MAX_NAME]}...{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
-        document.warn(f"a name of {len(attributes['name'])} characters was shortened: {name[:60]!r}...")
-    is_pytest = suite.is_pytest or (file.endswith(".py") and classname.startswith(dotted_module(file)))
-    identity = identity_from_junit(suite.path, file, classname, name, is_pytest=is_pytest)
-    line = attributes.get("line", "")
-    source_line = int(line) if line.isascii() and line.isdigit() and len(line) < 10 else None
-    parts = case.parts
-    status, state = attributes.get("status", ""), attributes.get("result", "")
-    if not parts:
-        results.append(
-            CaseResult(
-                identity,
-                state_outcome(status, state) if status or state else Outcome.PASSED,
-                len(results),
-                duration_s=duration_s,
-                file=file or None,
-                line=source_line,
-            )
+        suite = case.suite
+        name = attributes.get("name", "")
+        classname = attributes.get("classname", "")
+        if not name and not case.parts and "name" not in attributes and "classname" not in attributes:
+            self._dropped += 1
+            return
+        if len(name) > MAX_NAME:
+            self.document.warn(f"a name of {len(name)} characters was shortened: {name[:60]!r}...")
+            name = f"{name[:MAX_NAME]}...{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
+        file = attributes.get("file")
+        is_pytest = suite.is_pytest or (
+            file is not None and file.endswith(".py") and classname.startswith(dotted_module(file))
         )
-        written.append(Written(suite, is_bare=not status, is_pytest=is_pytest))
-        return
+        identity = identity_from_junit(suite.path, file or "", classname, name, is_pytest=is_pytest)
+        time = attributes.get("time")
+        duration_s = plain_seconds(time)
+        if duration_s is None and time:
+            if "," in time:
+                self._comma_times.append((len(self.results), time))
+            else:
+                self._unreadable += 1
+        status, state = attributes.get("status", ""), attributes.get("result", "")
+        result = CaseResult(
+            identity,
+            state_outcome(status, state) if status or state else Outcome.PASSED,
+            len(self.results),
+            duration_s=duration_s,
+            file=file,
+            line=_line(attributes["line"]) if "line" in attributes else None,
+        )
+        if case.parts:
+            self._add_with_parts(result, case, status, state, is_pytest=is_pytest)
+            return
+        self.results.append(result)
+        self._written.append(
+            suite.bare
+            if not status and is_pytest is suite.is_pytest
+            else Written(suite, is_bare=not status, is_pytest=is_pytest)
+        )
 
-    numbers = Numbers()
-    outputs: list[str] = []
-    reported: list[Part] = []
-    reruns: list[Part] = []
-    skipped: Part | None = None
-    for part in parts:
-        if part.name == "property":
-            numbers.add_property(part, document)
-        elif part.name in {"system-out", "system-err"}:
-            text = part.text
-            numbers.add_output(text, document)
-            outputs.append(text)
-        elif part.name in {"failure", "error"}:
-            reported.append(part)
-        elif part.name == "skipped":
-            skipped = skipped or part
+    def _add_with_parts(self, result: CaseResult, case: Case, status: str, state: str, *, is_pytest: bool) -> None:
+        numbers = Numbers()
+        outputs: list[str] = []
+        reported: list[Part] = []
+        reruns: list[Part] = []
+        skipped: Part | None = None
+        for part in case.parts or ():
+            if part.name == "property":
+                numbers.add_property(part, self.document)
+            elif part.name in {"system-out", "system-err"}:
+                text = part.text
+                numbers.add_output(text, self.document)
+                outputs.append(text)
+            elif part.name in {"failure", "error"}:
+                reported.append(part)
+            elif part.name == "skipped":
+                skipped = skipped or part
+            else:
+                reruns.append(part)
+        if reported:
+            reported.sort(key=lambda part: part.name != "failure")
+            outcome, failure_type, message, detail = _failure(reported, is_pytest=is_pytest)
+            outcome = tolerated(tolerated(outcome, status), state)
+        elif skipped is not None:
+            message = skipped.attributes.get("message") or skipped.text.strip() or None
+            failure_type, detail = skipped.attributes.get("type") or None, None
+            outcome = skipped_outcome(failure_type or "", message or "")
         else:
-            reruns.append(part)
-    if reported:
-        reported.sort(key=lambda part: part.name != "failure")
-        outcome, failure_type, message, detail = _failure(reported, is_pytest=is_pytest)
-        outcome = tolerated(tolerated(outcome, status), state)
-    elif skipped is not None:
-        message = skipped.attributes.get("message") or skipped.text.strip() or None
-        failure_type, detail = skipped.attributes.get("type") or None, None
-        outcome = skipped_outcome(failure_type or "", message or "")
-    else:
-        outcome = state_outcome(status, state) if status or state else Outcome.PASSED
-        failure_type = message = detail = None
-    result = CaseResult(
-        identity,
-        outcome,
-        len(results),
-        duration_s=duration_s,
-        failure_type=failure_type,
-        message=message[:MAX_MESSAGE] if message else None,
-        detail=detail,
-        output=_tail("\n".join(text.strip("\n") for text in outputs if text.strip())),
-        file=file or None,
-        line=source_line,
-        counters=numbers.counters,
-        measurements=tuple(numbers.measurements),
-    )
-    own = Written(
-        suite,
-        is_bare=not reported and skipped is None and not status,
-        is_pytest=is_pytest,
-        is_silent_skip=skipped is not None and not message and not reported,
-        has_reruns=bool(reruns),
-    )
-    if not reruns:
-        results.append(result)
-        written.append(own)
-        return
-    _append_with_reruns(result, own, reruns, results, written, is_pytest=is_pytest)
+            outcome = result.outcome
+            failure_type = message = detail = None
+        result = replace(
+            result,
+            outcome=outcome,
+            failure_type=failure_type,
+            message=message[:MAX_MESSAGE] if message else None,
+            detail=detail,
+            output=_tail("\n".join(text.strip("\n") for text in outputs if text.strip())),
+            counters=numbers.counters,
+            measurements=tuple(numbers.measurements),
+        )
+        own = Written(
+            case.suite,
+            is_bare=not reported and skipped is None and not status,
+            is_pytest=is_pytest,
+            is_silent_skip=skipped is not None and not message and not reported,
+            has_reruns=bool(reruns),
+        )
+        for attempt in _attempts(result, reruns, is_pytest=is_pytest) if reruns else [result]:
+            self.results.append(replace(attempt, position=len(self.results)))
+            self._written.append(own)
 
 
-def _append_with_reruns(
-    result: CaseResult,
-    own: Written,
-    reruns: Sequence[Part],
-    results: list[CaseResult],
-    written: list[Written],
-    *,
-    is_pytest: bool,
-) -> None:
-    """Append a case and its reruns in the order of the attempts.
+def _attempts(result: CaseResult, reruns: Sequence[Part], *, is_pytest: bool) -> list[CaseResult]:
+    """Return the attempts of a case and of its reruns in the order in which they ran.
 
     Maven surefire's schema 3.0 and nextest: `flaky*` are the failures before the pass that the case stands for,
     `rerun*` are those after the failure that the case stands for.
@@ -231,30 +249,25 @@ def _append_with_reruns(
         trace = "".join(inner.text for inner in part.parts if inner.name == "stackTrace").strip()
         output = "\n".join(inner.text.strip("\n") for inner in part.parts if inner.name in {"system-out", "system-err"})
         attempts.append(
-            CaseResult(
-                result.identity,
-                outcome,
-                0,
-                duration_s=seconds(part.attributes.get("time"), is_comma_decimal=None),
+            replace(
+                result,
+                outcome=outcome,
+                duration_s=plain_seconds(part.attributes.get("time")),
                 failure_type=failure_type,
                 message=message or (trace[:MAX_MESSAGE] or None),
                 detail=_tail(trace) or detail,
                 output=_tail(output),
-                file=result.file,
-                line=result.line,
+                counters={},
+                measurements=(),
             )
         )
-    at = len(attempts) if reruns[0].name.startswith("flaky") else 0
-    attempts.insert(at, result)
-    for number, attempt in enumerate(attempts, 1):
-        results.append(
-            CaseResult(
-                attempt.identity, attempt.outcome, len(results), number, Repetition.RETRY, False, attempt.duration_s,
-                attempt.failure_type, attempt.message, attempt.detail, attempt.output, attempt.file, attempt.line,
-                attempt.counters, attempt.measurements,
-            )
-        )  # fmt: skip
-        written.append(own)
+    attempts.insert(len(attempts) if reruns[0].name.startswith("flaky") else 0, result)
+    return [replace(attempt, attempt=number, repetition=Repetition.RETRY) for number, attempt in enumerate(attempts, 1)]
+
+
+def _line(text: str) -> int | None:
+    """Return the source line of a case, None if it is no number."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _failure(reported: Sequence[Part], *, is_pytest: bool) -> tuple[Outcome, str | None, str | None, str | None]:
@@ -262,15 +275,16 @@ def _failure(reported: Sequence[Part], *, is_pytest: bool) -> tuple[Outcome, str
     first = reported[0]
     body = first.text.strip()
     failure_type = first.attributes.get("type", "").strip()
-    message = first.attributes.get("message", "").strip() or body
+    message = first.attributes.get("message", "").strip()
+    if message.lower() in _SAYS_NOTHING:
+        message = body or message
     if is_pytest and not failure_type and body:
         found = _PYTEST_TYPE.match(body.rpartition("\n")[2])
         failure_type = found.group(1) if found else ""
     kind = "error" if first.name in {"error", "flakyError", "rerunError"} else "failure"
     outcome = failure_outcome(kind, failure_type, message)
     texts = [body]
-    for other in reported[1:]:
-        texts.append(f"{other.attributes.get('message', '').strip()}\n{other.text.strip()}".strip())
+    texts += [f"{other.attributes.get('message', '').strip()}\n{other.text.strip()}".strip() for other in reported[1:]]
     detail = _tail("\n\n".join(text for text in texts if text))
     return outcome, failure_type or None, message[:MAX_MESSAGE] or None, detail
 

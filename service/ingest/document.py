@@ -57,7 +57,7 @@ class Document:
 
 
 def open_document(name: str, data: bytes) -> Document:
-    """Return the document of a file's bytes; RejectedReportError when it is empty, too large or in no known encoding."""
+    """Return the document of a file's bytes; RejectedReportError when it is empty, too large or broken gzip."""
     document = Document(name, data, hashlib.sha256(data).hexdigest(), len(data))
     if data.startswith(_GZIP):
         document.data = _unzip(document)
@@ -72,9 +72,9 @@ def open_document(name: str, data: bytes) -> Document:
 
 
 def position(data: bytes, offset: int) -> tuple[int, int]:
-    """Return line and column, both from 1, of a byte offset.
+    r"""Return line and column, both from 1, of a byte offset.
 
-    >>> position(b"ab\\ncd", 4)
+    >>> position(b"ab\ncd", 4)
     (2, 2)
     """
     start = data.rfind(b"\n", 0, offset) + 1
@@ -134,7 +134,7 @@ def _encoding(document: Document) -> tuple[str, int]:
         return "utf-16-be", 0
     declaration = _DECLARATION.match(data)
     declared = _ENCODING.search(declaration.group(1)) if declaration else None
-    if declared is None:
+    if declaration is None or declared is None:
         return "utf-8", 0
     name = declared.group(1).decode()
     try:

@@ -21,8 +21,8 @@ _EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)
 def plain_seconds(text: str | None) -> float | None:
     """Return the seconds of a number without a comma, never negative; None when it is not one.
 
-    >>> plain_seconds("0."), plain_seconds("80.803us"), plain_seconds("-3"), plain_seconds("NaN"), plain_seconds("")
-    (0.0, 8.0803e-05, 0.0, None, None)
+    >>> plain_seconds("0."), plain_seconds("80ms"), plain_seconds("-3"), plain_seconds("NaN"), plain_seconds("")
+    (0.0, 0.08, 0.0, None, None)
     """
     if not text:
         return None
@@ -34,7 +34,9 @@ def plain_seconds(text: str | None) -> float | None:
             return None
         number = plain_seconds(found.group(1))
         return None if number is None else number * _UNITS_S[found.group(2)]
-    return max(value, 0.0) if math.isfinite(value) else None
+    if 0.0 <= value < math.inf:
+        return value
+    return 0.0 if -math.inf < value < 0.0 else None
 
 
 def comma_is_decimal(texts: Iterable[str]) -> bool | None:

@@ -15,7 +15,10 @@ _UNSTABLE = (
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<uuid>"),
     (re.compile(r"\b0x[0-9a-fA-F]{5,}\b"), "<address>"),
     (re.compile(r"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"), "<time>"),
-    (re.compile(r"(?:/private)?/(?:tmp|var/folders)/[^\s\]'\",)]+|[A-Za-z]:\\[^\s\]'\",)]*\\Temp\\[^\s\]'\",)]+"), "<path>"),
+    (
+        re.compile(r"(?:/private)?/(?:tmp|var/folders)/[^\s\]'\",)]+|[A-Za-z]:\\[^\s\]'\",)]*\\Temp\\[^\s\]'\",)]+"),
+        "<path>",
+    ),
     (re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{16,}(?![0-9A-Za-z])"), "<hex>"),
     (re.compile(r"(?<!\d)1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?!\d)"), "<time>"),
 )
@@ -120,9 +123,9 @@ def dotted_module(path: str) -> str:
 
 
 def relative_file(file: str) -> str:
-    """Return a report's file path with forward slashes and without the checkout's place on well-known CI hosts.
+    r"""Return a report's file path with forward slashes and without the checkout's place on well-known CI hosts.
 
-    >>> relative_file("/home/runner/work/repo/repo/src/a.spec.ts"), relative_file(".\\\\src\\\\a.cs")
+    >>> relative_file("/home/runner/work/repo/repo/src/a.spec.ts"), relative_file(".\\src\\a.cs")
     ('src/a.spec.ts', 'src/a.cs')
     """
     return _WORKSPACE.sub("", file.replace("\\", "/")).removeprefix("./")

@@ -1,21 +1,16 @@
-"""JUnit XML, in every dialect that the corpus of real files holds, read in one streaming pass of expat.
-
-expat alone is used because a document type, and with it every entity, is refused by one handler before it is read.
-"""
+"""JUnit XML, in the dialects of the real files that the tests hold it to, read in one streaming pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from xml.parsers import expat
 
-from service.ingest.cases import Case, Part, Suite, case_results
-from service.ingest.document import Document, blank, position
-from service.ingest.durations import comma_is_decimal, seconds, timestamp
+from service.ingest.cases import Case, Collector, Part, Suite
+from service.ingest.document import Document, position
+from service.ingest.durations import seconds, timestamp
 from service.ingest.events import Numbers
-from service.ingest.repair import Repairer, refuse_declarations
 from service.ingest.report import FileStatus, RejectedReportError, ReportFile, Timestamp
+from service.ingest.xml_stream import Stream, read_xml
 
-MAX_DEPTH = 100
 MAX_CASES = 1_000_000
 ROOTS = frozenset({"testsuites", "testsuite", "testcase"})
 
@@ -38,9 +33,9 @@ _INSIDE_CASE = _REPORTED | _RERUNS | _OUTPUTS | {"skipped", "stackTrace", "prope
 
 @dataclass(slots=True)
 class _Written:
-    """What was read so far: the suites that are open, the case, and the parts of it that are open."""
+    """What was read so far."""
 
-    cases: list[Case] = field(default_factory=list)
+    cases: Collector
     suites: list[Suite] = field(default_factory=list)
     root: str | None = None
     root_time: str | None = None
@@ -53,47 +48,29 @@ def read_junit(document: Document) -> ReportFile:
 
     A file that ends in the middle keeps the cases before the break and is marked as cut off.
     """
-    repairer = Repairer(document)
-    data = document.data
-    cut: expat.ExpatError | None = None
-    offset = 0
-    while True:
-        reader = _Reader(document)
-        try:
-            reader.read(data)
-            break
-        except expat.ExpatError as error:
-            offset = reader.error_offset
-            changed = repairer.repaired(data, is_root_seen=reader.written.root is not None)
-            if changed is None:
-                cut = error
-                break
-            data = changed
+    reader, cut = read_xml(document, lambda stream: _Reader(document, stream))
     written = reader.finish()
     if cut is not None:
-        line, column = position(data, offset)
-        if not written.cases:
-            raise RejectedReportError(f"not well-formed: {expat.ErrorString(cut.code)}", line, column)
-        document.repair(f"cut off: {expat.ErrorString(cut.code)}; what follows is missing", line, column)
+        if not written.cases.results:
+            raise RejectedReportError(f"not well-formed: {cut.reason}", cut.line, cut.column)
+        document.repair(f"cut off: {cut.reason}; what follows is missing", cut.line, cut.column)
     return _report(document, written, is_cut=cut is not None)
 
 
 def _report(document: Document, written: _Written, *, is_cut: bool) -> ReportFile:
     root = written.root or ""
     if root not in ROOTS:
-        if not written.cases:
+        if not written.cases.results:
             hint = _OTHER_FORMATS.get(root, "expected <testsuites> or <testsuite>")
             raise RejectedReportError(f"<{root}> is no JUnit report: {hint}", *position(document.data, 0))
         document.repair(f"the root is <{root}>, not <testsuites>", 1, 1)
-    texts = [case.attributes["time"] for case in written.cases if "," in case.attributes.get("time", "")]
-    commas = comma_is_decimal([*texts, *([written.root_time] if written.root_time else [])])
     is_complete = not is_cut
     for suite in written.suites:
         missing = suite.missing
         if missing and not is_cut:
             is_complete = False
             document.warn(f"suite {suite.path!r} declares {suite.declared} tests and holds {suite.held}", *suite.place)
-    cases = case_results(document, written.cases, is_comma_decimal=commas)
+    cases, is_comma_decimal = written.cases.finish([written.root_time] if written.root_time else [])
     return ReportFile(
         name=document.name,
         format="junit",
@@ -105,7 +82,7 @@ def _report(document: Document, written: _Written, *, is_cut: bool) -> ReportFil
         is_complete=is_complete,
         is_cut=is_cut,
         started=written.started,
-        duration_s=seconds(written.root_time, is_comma_decimal=commas),
+        duration_s=seconds(written.root_time, is_comma_decimal=is_comma_decimal),
         counters=written.numbers.counters,
         measurements=tuple(written.numbers.measurements),
     )
@@ -114,77 +91,31 @@ def _report(document: Document, written: _Written, *, is_cut: bool) -> ReportFil
 class _Reader:
     """The handlers of one pass."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, stream: Stream) -> None:
         self.document = document
-        self.written = _Written()
-        self.error_offset = 0
+        self.stream = stream
+        self.written = _Written(Collector(document))
+        self.path: list[str] = []
         self._open: list[Suite] = []
         self._case: Case | None = None
         self._parts: list[Part] = []
-        self._path: list[str] = []
-        self._base = 0
-        self._data = b""
-        self._parser = self._new_parser()
 
-    def read(self, data: bytes) -> None:
-        """Read one document, and those written right behind it; ExpatError leaves the place in `error_offset`."""
-        self._data = data
-        while True:
-            try:
-                self._parser.Parse(data[self._base :] if self._base else data, True)
-            except expat.ExpatError as error:
-                self.error_offset = self._base + self._parser.ErrorByteIndex
-                is_behind = error.code == expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]
-                if not is_behind or self.written.root is None:
-                    raise
-                self._data = data = self._next_document(data, self.error_offset)
-                if not self._base:
-                    return
-            else:
-                return
+    def restart(self) -> None:
+        """Take another document of the same file."""
+        self.path.clear()
+        self._open.clear()
 
     def finish(self) -> _Written:
         """Return what was read; a case that the file breaks off in is kept when it had already failed."""
         if self._case is not None and self._case.reported:
-            self.written.cases.append(self._case)
+            self.written.cases.add(self._case)
         return self.written
 
-    def _next_document(self, data: bytes, offset: int) -> bytes:
-        """Set `_base` to a further document behind the root, 0 if there is none; return the data prepared for it."""
-        rest = data[offset:]
-        found = [at for at in (rest.find(b"<testsuite"), rest.find(b"<testcase")) if at >= 0]
-        place = position(data, offset)
-        if not found:
-            self.document.repair("text after the report is ignored", *place)
-            self._base = 0
-            return data
-        refuse_declarations(rest[: min(found)])
-        self.document.repair("another report follows in the same file; both are read", *place)
-        self._base = offset
-        self._path.clear()
-        self._open.clear()
-        self._parser = self._new_parser()
-        return data[:offset] + blank(rest[: min(found)]) + rest[min(found) :]
-
-    def _new_parser(self) -> expat.XMLParserType:
-        parser = expat.ParserCreate("utf-8")
-        parser.buffer_text = True
-        parser.buffer_size = 1 << 16
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.StartDoctypeDeclHandler = self._refuse_doctype
-        return parser
-
-    def _place(self) -> tuple[int, int]:
-        return position(self._data, self._base + self._parser.CurrentByteIndex)
-
-    def _refuse_doctype(self, *_: object) -> None:
-        raise RejectedReportError("DOCTYPE declarations are refused", *self._place())
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """Take the start of an element."""
         if ":" in name:
             name = name.rpartition(":")[2]
-        path = self._path
+        path = self.path
         path.append(name)
         case = self._case
         if name == "testcase" and case is None:
@@ -202,17 +133,18 @@ class _Reader:
             self._open_suite(attributes, name)
         elif name in _OUTPUTS or name == "property" or (name in _REPORTED and path[-2] == "testsuite"):
             self._open_part(name, attributes)
-        if len(path) > MAX_DEPTH:
-            raise RejectedReportError(f"elements are nested deeper than {MAX_DEPTH}", *self._place())
+        if len(path) > 20:
+            self.stream.check_depth(len(path))
 
-    def _end(self, _name: str) -> None:
-        name = self._path.pop()
+    def end(self, _name: str) -> None:
+        """Take the end of an element."""
+        name = self.path.pop()
         if name == "testcase":
             if self._case is not None:
-                self.written.cases.append(self._case)
+                self.written.cases.add(self._case)
                 self._case = None
-                if len(self.written.cases) > MAX_CASES:
-                    raise RejectedReportError(f"more than {MAX_CASES} cases", *self._place())
+                if len(self.written.cases.results) > MAX_CASES:
+                    raise RejectedReportError(f"more than {MAX_CASES} cases", *self.stream.place())
         elif self._parts:
             if self._parts[-1].name == name:
                 self._close_part()
@@ -231,18 +163,18 @@ class _Reader:
         if written.started is None and "timestamp" in attributes:
             written.started = timestamp(attributes["timestamp"])
         suite = Suite.of(attributes, self._open[-1] if self._open else None, is_container=name != "testsuite")
-        suite.place = self._place()
+        suite.place = self.stream.place()
         self._open.append(suite)
         written.suites.append(suite)
 
     def _open_part(self, name: str, attributes: dict[str, str]) -> None:
         part = Part(name, attributes)
         self._parts.append(part)
-        self._parser.CharacterDataHandler = part.texts.append
+        self.stream.capture(part.texts.append)
 
     def _close_part(self) -> None:
         part = self._parts.pop()
-        self._parser.CharacterDataHandler = self._parts[-1].texts.append if self._parts else None
+        self.stream.capture(self._parts[-1].texts.append if self._parts else None)
         if self._parts:
             self._parts[-1].parts.append(part)
         elif self._case is not None:
@@ -257,6 +189,4 @@ class _Reader:
             # A suite that failed outside its tests: without a case of its own it would read as green.
             case = Case(self._open[-1], {"name": "", "classname": self._open[-1].path})
             case.add(part)
-            self.written.cases.append(case)
-
-
+            self.written.cases.add(case)

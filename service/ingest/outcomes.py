@@ -27,7 +27,8 @@ _TIMEOUT_MESSAGE = re.compile(
 )
 _CRASH_TYPE = re.compile(r"^(?:SIG[A-Z]{2,5}|test abort|crash(?:ed)?|segfault|segmentation fault)\b", re.IGNORECASE)
 _CRASH_MESSAGE = re.compile(
-    r"worker '?\w+'? crashed while running|^(?:\*\*\*)?Exception: (?:SegFault|Illegal|Numerical|Bus)|^Subprocess aborted|"
+    r"worker '?\w+'? crashed while running|^(?:\*\*\*)?Exception: (?:SegFault|Illegal|Numerical|Bus)|"
+    r"^Subprocess aborted|"
     r"^(?:fatal )?signal:? \d+ |SIGSEGV - Segmentation violation|^Segmentation fault|^The forked VM terminated",
     re.IGNORECASE,
 )
@@ -36,8 +37,10 @@ _CRASH_MESSAGE = re.compile(
 def failure_outcome(kind: str, failure_type: str, message: str) -> Outcome:
     """Return what a failure or error element stands for; crashes and time-outs are told by type, then by message.
 
-    >>> failure_outcome("failure", "test timeout", ""), failure_outcome("error", "", "worker 'gw0' crashed while running")
-    (<Outcome.TIMED_OUT: 'timed_out'>, <Outcome.CRASHED: 'crashed'>)
+    >>> failure_outcome("failure", "test timeout", "")
+    <Outcome.TIMED_OUT: 'timed_out'>
+    >>> failure_outcome("error", "", "worker 'gw0' crashed while running 'test_a.py::test_x'")
+    <Outcome.CRASHED: 'crashed'>
     """
     head = message[:4096].lstrip()
     if _TIMEOUT_TYPE.search(failure_type) or _TIMEOUT_MESSAGE.search(head):

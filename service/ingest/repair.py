@@ -11,10 +11,10 @@ _START = re.compile(rb"<(?:[A-Za-z_][\w.-]*:)?(?:testsuites?|testcase|testrun|Si
 _FORBIDDEN = re.compile(rb"<!(?:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION)", re.IGNORECASE)
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 _LITERAL = rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->"
-_REFERENCE = re.compile(_LITERAL + rb"|&(?:#(?:(\d{1,7})|[xX]([0-9a-fA-F]{1,6}));|(?:amp|lt|gt|quot|apos);)?", re.DOTALL)
-_TAG = re.compile(
-    _LITERAL + rb"""|<[A-Za-z_][\w:.-]*(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))+\s*/?>""", re.DOTALL
+_REFERENCE = re.compile(
+    _LITERAL + rb"|&(?:#(?:(\d{1,7})|[xX]([0-9a-fA-F]{1,6}));|(?:amp|lt|gt|quot|apos);)?", re.DOTALL
 )
+_TAG = re.compile(_LITERAL + rb"""|<[A-Za-z_][\w:.-]*(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))+\s*/?>""", re.DOTALL)
 _REPLACEMENT = "\ufffd".encode()
 
 

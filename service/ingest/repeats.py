@@ -81,15 +81,17 @@ def settle(document: Document, results: list[CaseResult], written: Sequence[Writ
 
 def _groups(results: Sequence[CaseResult]) -> list[list[int]]:
     """Return the indices of the results that share an identity, for every identity that occurs more than once."""
-    first: dict[tuple[str, str, str, str, str], int] = {}
-    repeated: dict[tuple[str, str, str, str, str], list[int]] = {}
+    first: dict[tuple[str, str], int] = {}
+    suspects: dict[tuple[str, str], list[int]] = {}
     for i, result in enumerate(results):
-        identity = result.identity
-        key = (identity.name, identity.classname, identity.suite, identity.file, identity.variant)
+        key = (result.identity.name, result.identity.classname)
         at = first.setdefault(key, i)
         if at != i:
-            repeated.setdefault(key, [at]).append(i)
-    return list(repeated.values())
+            suspects.setdefault(key, [at]).append(i)
+    groups: dict[TestIdentity, list[int]] = {}
+    for i in sorted(i for indices in suspects.values() for i in indices):
+        groups.setdefault(results[i].identity, []).append(i)
+    return [indices for indices in groups.values() if len(indices) > 1]
 
 
 @dataclass(frozen=True, slots=True)
