@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.domain import RunStatus
-from service.ingest.payload import RunPayload
+from service.ingest.payload import RunMetadata
 from service.ingest.report import CaseResult, FileStatus, ReportFile
 from service.store.catalog import add_commit, add_project, add_suite
 from service.store.runs import ResultRecord, RunRecord, record_run
@@ -28,50 +28,50 @@ class Recorded:
     files: tuple[dict[str, Any], ...]
 
 
-def record_upload(payload: RunPayload, files: Sequence[ReportFile]) -> Recorded:
+def record_upload(metadata: RunMetadata, files: Sequence[ReportFile]) -> Recorded:
     """Store one run. Uploading the same files for the same run, attempt, job and variant again changes nothing."""
     now = datetime.now(UTC)
     described = tuple(_describe(file) for file in files)
     results = _results(files)
     record = RunRecord(
-        key=_key(payload, files),
+        key=_key(metadata, files),
         origin="ci",
-        status=_status(files, payload),
+        status=_status(files, metadata),
         results=results,
         counters={name: value for file in files for name, value in file.counters.items()},
         measurements=[item for file in files for item in file.measurements],
-        provider_run_id=payload.run_id or "",
-        attempt=payload.attempt,
-        job=payload.job or "",
-        variant=payload.variant or "",
-        branch=payload.branch or "",
-        pull_request=payload.pull_request,
-        exit_code=payload.exit_code,
-        conclusion=payload.conclusion,
+        provider_run_id=metadata.run_id,
+        attempt=metadata.attempt,
+        job=metadata.job,
+        variant=metadata.variant,
+        branch=metadata.branch or "",
+        pull_request=metadata.pull_request,
+        exit_code=metadata.exit_code,
+        conclusion=metadata.conclusion.value if metadata.conclusion else None,
         files=described,
-        started_at=payload.started_at,
+        started_at=metadata.started_at,
     )
     with write() as session:
-        project = add_project(session, payload.project, None, now)
-        suite = add_suite(session, project, payload.suite or payload.job or "default")
-        commit = add_commit(session, project, payload.sha, payload.parents)
+        project = add_project(session, metadata.project, None, now)
+        suite = add_suite(session, project, metadata.suite or metadata.job or "default")
+        commit = add_commit(session, project, metadata.sha, metadata.parents)
         run, is_new = record_run(session, suite, commit, record, now)
         return Recorded(run.id, is_new, RunStatus(run.status), len(results), described)
 
 
-def _status(files: Sequence[ReportFile], payload: RunPayload) -> RunStatus:
+def _status(files: Sequence[ReportFile], metadata: RunMetadata) -> RunStatus:
     readable = [file for file in files if file.status is not FileStatus.REJECTED]
     if not readable:
         return RunStatus.LOST
     whole = len(readable) == len(files) and all(file.is_complete for file in readable)
-    failed_without_a_failure = bool(payload.exit_code) and not any(file.failing for file in readable)
+    failed_without_a_failure = bool(metadata.has_failed) and not any(file.failing for file in readable)
     return RunStatus.COMPLETE if whole and not failed_without_a_failure else RunStatus.PARTIAL
 
 
 def _results(files: Sequence[ReportFile]) -> list[ResultRecord]:
     """Return the results of all files; a test that several files hold gets its later rows as further attempts."""
     seen: dict[Any, int] = {}
-    records = []
+    records: list[ResultRecord] = []
     for file in files:
         for case in file.cases:
             attempt = max(case.attempt, seen.get(case.identity, 0) + 1)
@@ -108,7 +108,15 @@ def _describe(file: ReportFile) -> dict[str, Any]:
     }
 
 
-def _key(payload: RunPayload, files: Sequence[ReportFile]) -> str:
-    parts = [payload.project, payload.sha, payload.run_id, payload.attempt, payload.job, payload.variant, payload.suite]
+def _key(metadata: RunMetadata, files: Sequence[ReportFile]) -> str:
+    parts = [
+        metadata.project,
+        metadata.sha,
+        metadata.run_id,
+        metadata.attempt,
+        metadata.job,
+        metadata.variant,
+        metadata.suite,
+    ]
     digests = sorted(file.digest for file in files)
     return hashlib.sha256(json.dumps([parts, digests], default=str).encode()).hexdigest()

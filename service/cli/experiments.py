@@ -226,9 +226,8 @@ def render(view: ExperimentView) -> RenderableType:
     strip = _strip(view)
     if strip.plain:
         parts.append(Padding(strip, (1, 0, 0, 2)))
-    for comparison in view.comparisons:
-        if comparison.difference is not None:
-            parts.append(Padding(_interval(view, comparison), (0, 0, 0, 2)))
+    shown = [comparison for comparison in view.comparisons if comparison.difference is not None]
+    parts.extend(Padding(_interval(view, comparison), (0, 0, 0, 2)) for comparison in shown)
     if view.finding is None:
         parts.extend(Padding(Text(where(item), "cyan"), (0, 0, 0, 2)) for item in view.running)
         if not view.running:

@@ -31,7 +31,7 @@ def serve(host: Host = None, port: Port = None) -> None:
     schema.upgrade()
     check_port(settings().host, settings().port)
     command = web_command(settings().host, settings().port)
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606  our own command, without a shell
 
 
 def worker(
@@ -46,7 +46,7 @@ def worker(
         settings.cache_clear()
     command = beat_command() if queue == "beat" else worker_command(queue, f"{queue}{settings().slot}")
     print(f"worker for {queue} on {settings().effective_broker_url}", file=sys.stderr, flush=True)
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606  our own command, without a shell
 
 
 def set_address(host: str | None, port: int | None) -> None:

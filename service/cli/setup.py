@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -105,9 +106,11 @@ def suite_check(
 
 def run_prepare(job: PrepareJob) -> PreparedArm:
     """Return what the runner found out about the single arm of a job."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gpu_runner", "run"], input=write_line(job), capture_output=True, text=True, check=False
-    )
+    with tempfile.TemporaryFile("w+") as job_file:
+        job_file.write(write_line(job))
+        job_file.seek(0)
+        command = [sys.executable, "-m", "gpu_runner", "run"]
+        done = subprocess.run(command, stdin=job_file, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         message = read_line(line)
         if isinstance(message, PreparedArm):
@@ -117,6 +120,20 @@ def run_prepare(job: PrepareJob) -> PreparedArm:
         if isinstance(message, Failure):
             raise _SuiteError(message.code, f"{message.message} {message.way_out}".strip())
     raise _SuiteError("runner", done.stderr.strip()[-400:] or f"the runner ended with code {done.returncode}")
+
+
+def tree_hash_of(source: str, commit: str) -> str:
+    """Return the hash of the files of a commit, that detached plans hold their tree to."""
+    with tempfile.TemporaryDirectory() as folder:
+        for command in (
+            ["git", "clone", "--quiet", "--no-checkout", source, folder],
+            ["git", "-C", folder, "checkout", "--quiet", "--detach", commit],
+            [sys.executable, "-m", "gpu_runner", "hash", folder],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise _SuiteError("no tree", done.stderr.strip() or f"{command[0]} ended with code {done.returncode}")
+    return done.stdout.strip()
 
 
 class _SuiteError(LikewiseError):
