@@ -10,7 +10,7 @@ from gpu_runner.protocol import ContextClass, ContextField, Treatment, Treatment
 from service.experiments.model import ArmSpec, Difference
 
 FREE_MEMORY_SHARE = 0.10
-DEVICE_MEMORY_BYTES = 64 * 2**20
+DEVICE_MEMORY_MIB = 64
 # Channels that may differ between blocks, because blocks may run on several hosts, but never inside one.
 PER_HOST_CHANNELS = frozenset({"host", "device"})
 
@@ -74,13 +74,11 @@ def state_violations(contexts: Iterable[tuple[ContextField, ...]]) -> tuple[Viol
 def _agrees(name: str, first: Any, second: Any) -> bool:
     if first == second or first is None or second is None:
         return True
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        return all(_agrees(name, one, other) for one, other in zip(first, second, strict=True))
     if isinstance(first, int | float) and isinstance(second, int | float):
-        if "free_memory" in name:
+        if name == "memory_available_bytes":
             return abs(first - second) <= FREE_MEMORY_SHARE * max(first, second)
-        if "memory_in_use" in name:
-            return abs(first - second) <= DEVICE_MEMORY_BYTES
+        if name.endswith("memory_used_mib"):
+            return abs(first - second) <= DEVICE_MEMORY_MIB
     return False
 
 

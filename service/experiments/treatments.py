@@ -153,7 +153,6 @@ def declared_fields(treatments: tuple[Treatment, ...], *, as_built: bool) -> fro
                 fields |= {("suite", "tests"), ("suite", "prefix")}
             case TreatmentKind.ENVIRONMENT | TreatmentKind.TOGGLE:
                 fields |= {("process", f"environment.{name}") for name in item.environment}
-                fields.add(("process", "environment_names"))
             case TreatmentKind.BUILD:
                 fields |= {("software", f"build_environment.{name}") for name in item.environment}
                 fields |= _BUILT if not as_built else _BUILT | _LISTED
