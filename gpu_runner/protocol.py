@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from gpu_runner.codec import MalformedMessageError, from_json, to_json
 
@@ -50,6 +50,8 @@ class CacheState(StrEnum):
 
 class TestsMode(StrEnum):
     """What happens to tests that exist in some arms only: left out everywhere, or part of the treatment."""
+
+    __test__ = False  # pytest takes classes of this name for tests
 
     INTERSECT = "intersect"
     AS_BUILT = "as_built"
@@ -275,6 +277,8 @@ class TestResult:
     `failure_type` and `message` are the framework's own (exception type, failing expression); `output` is the tail of
     what the test printed.
     """
+
+    __test__: ClassVar[bool] = False  # pytest takes classes of this name for tests
 
     test: str
     outcome: Outcome
