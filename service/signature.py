@@ -38,8 +38,8 @@ _INTERRUPTED = frozenset({Outcome.TIMED_OUT, Outcome.KILLED})
 _ESCAPES = re.compile(r"(?:\x1b|\ufffd|#x1b|\\x1b|\\u001b|\\033)\[[0-9;:?]*[a-z]|\x1b[@-Z\\-_]", re.IGNORECASE)
 _WRAPPER = re.compile(r'^failed on (?:setup|teardown) with "(.*)"$', re.DOTALL)
 _TYPE = re.compile(
-    r"(?:E\s+)?((?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$][\w$]*"
-    r"(?:Error|Exception|Failure|Failed|Fault|Timeout|Interrupt|Exit|Iteration|Warning|Expired|Abort)|Failed)"
+    r"(?:E\s+)?((?:[A-Za-z_$][\w$]*\.)*(?:[A-Za-z_$][\w$]*)?"
+    r"(?:Error|Exception|Failure|Failed|Fault|Timeout|Interrupt|Exit|Iteration|Warning|Expired|Abort))"
     r"(?::[ \t]*|[ \t]*(?:\n|$))"
 )
 _NO_TYPES = frozenset({"", "failure", "error", "test failure", "test error"})
@@ -48,6 +48,8 @@ _TRACE = re.compile(
     r"^\s*(?:at [\w.$<>/]+[ (]|Traceback \(|File \"|#\d+ |stack backtrace|note: run with|Stack(?:trace)?:|"
     r"-{5,}|={5,}|Full diff|Captured |Command Output|Caused by:)"
 )
+# What Go prints around every test.
+_NOISE = re.compile(r"^\s*(?:=== (?:RUN|PAUSE|CONT|NAME)\b|--- (?:FAIL|PASS|SKIP): )")
 _ASSERT = re.compile(r"^\s*assert\b", re.MULTILINE)
 _WHERE = re.compile(r"^\s*\+\s+(?:where|and)\b")
 
@@ -154,6 +156,8 @@ def _stating_lines(text: str) -> list[str]:
         stripped = line.strip()
         if _TRACE.match(line) or len(lines) == _MOST_LINES:
             break
+        if _NOISE.match(line):
+            continue
         if not stripped:
             if all(_PLACE.match(kept) for kept in lines):
                 continue
@@ -172,6 +176,7 @@ def _split_type(failure_type: str, text: str) -> tuple[str, str]:
         kind = ""
     elif all(part.replace("$", "_").isidentifier() for part in kind.split(".")):
         kind = kind.rpartition(".")[2]
+    kind = kind.rpartition("\\")[2]
     front = _TYPE.match(text)
     if front:
         named = front.group(1).rpartition(".")[2]

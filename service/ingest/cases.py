@@ -27,6 +27,9 @@ _BROWSERS = re.compile(
 _STRESS = re.compile(r"@stress-\d+$")
 _PYTEST_SUITES = frozenset({"pytest", "pytest tests"})
 _SAYS_NOTHING = frozenset({"", "failed", "failure", "error", "test failed"})
+# doctest's message holds the values of an expression that only its text names.
+_VALUES_ONLY = re.compile(r"^[^A-Za-z]*$")
+_PYTEST_LINES = re.compile(r"^E {3}(.*)$", re.MULTILINE)
 _PYTEST_TYPE = re.compile(r"^\S.*:\d+: ([A-Za-z_][\w.]*)\s*$")
 
 
@@ -276,13 +279,14 @@ def _failure(reported: Sequence[Part], *, is_pytest: bool) -> tuple[Outcome, str
     body = first.text.strip()
     failure_type = first.attributes.get("type", "").strip()
     message = first.attributes.get("message", "").strip()
-    if message.lower() in _SAYS_NOTHING:
-        message = body or message
+    if message.lower() in _SAYS_NOTHING or _VALUES_ONLY.match(message) or "is NOT correct!" in body:
+        message = "\n".join(_PYTEST_LINES.findall(body)) if is_pytest else body
+        message = message or body or first.attributes.get("message", "")
     if is_pytest and not failure_type and body:
         found = _PYTEST_TYPE.match(body.rpartition("\n")[2])
         failure_type = found.group(1) if found else ""
     kind = "error" if first.name in {"error", "flakyError", "rerunError"} else "failure"
-    outcome = failure_outcome(kind, failure_type, message)
+    outcome = failure_outcome(kind, failure_type, f"{message[:4096]}\n{body[:4096]}")
     texts = [body]
     texts += [f"{other.attributes.get('message', '').strip()}\n{other.text.strip()}".strip() for other in reported[1:]]
     detail = _tail("\n\n".join(text for text in texts if text))

@@ -29,7 +29,8 @@ class TestIdentity:
     """A test within a project: empty strings are parts that the reporter does not have, never None.
 
     `suite` is the path of suites inside the report (the suite of `likewise.toml` belongs to the run). `variant`: what
-    distinguishes several executions of one test in one run, such as a browser or a leg of a matrix.
+    distinguishes several executions of one test in one report, such as a browser. The leg of a matrix belongs to the
+    run too, so that a test is the same in CI and in an experiment.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name

@@ -19,11 +19,13 @@ _COULD_NOT_RUN = re.compile(
     r"^(?:Unable to find executable|Fixture dependency failed|Required Files Missing|"
     r"Insufficient resources|Failed to start|Process failed to start|BAD_COMMAND)"
 )
-_TIMEOUT_TYPE = re.compile(r"time(?:d)? ?_?-?out|TestTimedOutException|TimeLimit", re.IGNORECASE)
+# The framework's own limit on a test; an exception such as TimeoutError may come from what is tested.
+_TIMEOUT_TYPE = re.compile(r"^(?:test )?time(?:d)?[ _-]?out$|TestTimedOutException$", re.IGNORECASE)
 _TIMEOUT_MESSAGE = re.compile(
-    r"^(?:Failed: )?Timeout (?:\(?>|after)|^(?:\*\*\*)?Timeout\b|^test timed out after|^Reached timeout of \d|"
-    r"^panic: test timed out after",
-    re.IGNORECASE,
+    r"^(?:Failed: )?Timeout \(?>[\d.]+s?\)?|^(?:\*\*\*)?Timeout$|^test timed out after \d|^\S+\(\) timed out after \d|"
+    r"^Reached timeout of \d|^panic: test timed out after|^\s*(?:Error: )?(?:Test )?timeout of \d+ ?ms exceeded|"
+    r"Exceeded timeout of \d+ ms for a test",
+    re.IGNORECASE | re.MULTILINE,
 )
 _CRASH_TYPE = re.compile(r"^(?:SIG[A-Z]{2,5}|test abort|crash(?:ed)?|segfault|segmentation fault)\b", re.IGNORECASE)
 _CRASH_MESSAGE = re.compile(
@@ -42,7 +44,7 @@ def failure_outcome(kind: str, failure_type: str, message: str) -> Outcome:
     >>> failure_outcome("error", "", "worker 'gw0' crashed while running 'test_a.py::test_x'")
     <Outcome.CRASHED: 'crashed'>
     """
-    head = message[:4096].lstrip()
+    head = message.lstrip()
     if _TIMEOUT_TYPE.search(failure_type) or _TIMEOUT_MESSAGE.search(head):
         return Outcome.TIMED_OUT
     if _CRASH_TYPE.match(failure_type) or _CRASH_MESSAGE.search(head):

@@ -62,6 +62,9 @@ def settle(document: Document, results: list[CaseResult], written: Sequence[Writ
     for suite_groups in by_suite.values():
         kind = _Kind.of(results, written, suite_groups)
         for indices in suite_groups:
+            if _is_one_place(results, indices):
+                # Several results of one source line are one test; `_number` calls them repeats.
+                continue
             if kind.is_retry and results[indices[0]].identity.name:
                 hidden = _retry(results, written, indices, hidden=kind.hidden)
                 unknown += hidden if kind.hidden is Outcome.UNKNOWN else 0
@@ -128,6 +131,13 @@ def _shape(results: Sequence[CaseResult], written: Sequence[Written], group: Seq
             return "bare"
         return "hidden" if results[last].outcome in FAILING else "other"
     return "other"
+
+
+def _is_one_place(results: Sequence[CaseResult], indices: Sequence[int]) -> bool:
+    """Return whether the results are of one source line and not all failed before the last: run again, not rows."""
+    places = {(results[i].file, results[i].line) for i in indices}
+    passed_before = any(results[i].outcome is Outcome.PASSED for i in indices[:-1])
+    return len(places) == 1 and results[indices[0]].line is not None and passed_before
 
 
 def _is_testng_retry(result: CaseResult, written: Written) -> bool:

@@ -86,6 +86,11 @@ class CaseResult:
     measurements: tuple[Measurement, ...] = ()
 
     @property
+    def log(self) -> str | None:
+        """Return trace and output as one text, None when there is neither."""
+        return "\n".join(text for text in (self.detail, self.output) if text) or None
+
+    @property
     def signature(self) -> str:
         """Return the failure's signature; empty when the case did not fail."""
         return failure_signature(self.outcome, self.failure_type, self.message or self.detail)

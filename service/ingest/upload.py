@@ -50,16 +50,8 @@ def read_run(payload: RunPayload) -> RunReport:
             continue
         files.append(file)
     cases = _joined(merge_ctest(files, problems), problems)
-    variant = payload.metadata.variant
     cases = [
-        replace(
-            case,
-            position=position,
-            identity=replace(case.identity, variant=", ".join(filter(None, (variant, case.identity.variant))))
-            if variant
-            else case.identity,
-        )
-        for position, case in enumerate(cases)
+        case if case.position == position else replace(case, position=position) for position, case in enumerate(cases)
     ]
     status = _status(payload.metadata, files, cases, problems)
     counters: Counter[str] = Counter()
