@@ -3,6 +3,7 @@
     run     one job (prepare or block) on standard input. A pipe must stay open while the job runs: closing it ends the
             job and its processes. A file may be redirected.
     batch   --source DIR [--slot DIR] [--resume FILE] < plan.jsonl > evidence.jsonl: a whole plan, detached
+    hash    DIR: what a detached plan holds the tree to
     doctor  [--json]: what this host can run, and what to do about the rest
 
 Exit codes: 0 done, 1 the job could not be done (a `failure` line says why), 2 usage.
@@ -25,6 +26,7 @@ from gpu_runner.failures import RunnerError
 from gpu_runner.life import Life
 from gpu_runner.loop import run_job
 from gpu_runner.protocol import BlockJob, Failure, Hello, MalformedMessageError, PrepareJob, read_line, write_line
+from gpu_runner.tree import tree_hash
 
 RUNNER_VERSION = "0.1.0"
 
@@ -64,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     doctor_parser = commands.add_parser("doctor", help="what this host can run")
     doctor_parser.add_argument("--json", action="store_true", help="as JSON")
+    hash_parser = commands.add_parser("hash", help="the hash that a detached plan holds a tree to")
+    hash_parser.add_argument("folder", type=Path)
     chosen = parser.parse_args(arguments)
+    if chosen.command == "hash":
+        print(tree_hash(chosen.folder))
+        return 0
     if chosen.command == "doctor":
         return doctor(chosen.json)
     speaker = Speaker(_own_output())

@@ -66,8 +66,7 @@ def run_plan(
     slot = Slot(slot_dir)
     try:
         emit(EvidenceHeader(plan.header.digest, plan.header.experiment, hello))
-        place = {"source": str(source), "slot_dir": str(slot.path), "tree_hash": plan.header.tree_hash}
-        prepared = _prepare(plan, place, slot, life, emit)
+        prepared = _prepare(plan, source, slot, life, emit)
         for block in plan.blocks:
             if block.block in known.reports:
                 for report in known.reports[block.block]:
@@ -77,13 +76,20 @@ def run_plan(
                 item if item.tests else dataclasses.replace(item, tests=prepared[item.arm].tests)
                 for item in block.executions
             )
-            _run_block(dataclasses.replace(block, executions=executions, **place), slot, life, emit)
+            here = dataclasses.replace(
+                block,
+                executions=executions,
+                source=str(source),
+                slot_dir=str(slot.path),
+                tree_hash=plan.header.tree_hash,
+            )
+            _run_block(here, slot, life, emit)
         emit(Done())
     finally:
         slot.close()
 
 
-def _prepare(plan: Plan, place: dict[str, Any], slot: Slot, life: Life, emit: Emit) -> dict[int, PreparedArm]:
+def _prepare(plan: Plan, source: Path, slot: Slot, life: Life, emit: Emit) -> dict[int, PreparedArm]:
     prepared: dict[int, PreparedArm] = {}
 
     def take(message: object) -> None:
@@ -92,7 +98,10 @@ def _prepare(plan: Plan, place: dict[str, Any], slot: Slot, life: Life, emit: Em
             emit(message)
         _tell(message)
 
-    run_job_in(slot, dataclasses.replace(plan.header.prepare, **place), life, take)
+    job = dataclasses.replace(
+        plan.header.prepare, source=str(source), slot_dir=str(slot.path), tree_hash=plan.header.tree_hash
+    )
+    run_job_in(slot, job, life, take)
     for arm in prepared.values():
         if arm.error_code is not None:
             raise RunnerError(arm.error_code, f"arm {arm.arm} cannot be prepared: {arm.error}")

@@ -65,6 +65,7 @@ class Checkout:
         self.slot = sandbox.slot
         self.wanted_tree_hash = wanted_tree_hash
         self.mirror = self.slot.path / "mirrors" / canonical_digest(self.source)[:16]
+        self.kept = KEPT_SNAPSHOTS
         self._plain_hash: str | None = None
 
     def snapshot(
@@ -209,7 +210,7 @@ class Checkout:
 
     def _forget_old(self, newest: Path) -> None:
         folders = sorted(newest.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-        for folder in folders[:-KEPT_SNAPSHOTS]:
+        for folder in folders[: -self.kept]:
             tree.remove(folder)
 
 
@@ -235,5 +236,5 @@ def _text(ended: Ended) -> str:
 def _write(path: Path, value: Any) -> None:
     """Write JSON so that a killed runner leaves the old file or the new one, never half of one."""
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(value, ensure_ascii=False), "utf-8", errors="surrogatepass")
+    temporary.write_text(json.dumps(value), "ascii")
     temporary.replace(path)

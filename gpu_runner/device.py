@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from gpu_runner.host import Answer, ask
 
 QUERY_TIMEOUT_S = 20.0
 # Query name -> field name and class; the names of nvidia-smi --help-query-gpu.
@@ -61,13 +62,13 @@ def read_devices() -> tuple[Device, ...]:
         return ()
     names = [*IDENTITY, *STATE, *OBSERVED]
     found = _query(program, f"--query-gpu={','.join(names)}")
-    if found.returncode != 0 and "not a valid field" in found.stdout.lower():
+    if found.exit_code != 0 and "not a valid field" in found.text.lower():
         found = _query(program, f"--query-gpu={','.join(name.replace(*_OLD_NAMES) for name in names)}")
-    if found.returncode != 0:
-        if "no devices were found" in found.stdout.lower():
+    if found.exit_code != 0:
+        if "no devices were found" in found.text.lower():
             return ()
-        raise DeviceUnreadableError(found.stdout.strip()[-400:] or f"exit code {found.returncode}")
-    rows = csv.reader(io.StringIO(found.stdout), skipinitialspace=True)
+        raise DeviceUnreadableError(found.text.strip()[-400:] or f"exit code {found.exit_code}")
+    rows = csv.reader(io.StringIO(found.text), skipinitialspace=True)
     return tuple(_device(index, dict(zip(names, row, strict=False))) for index, row in enumerate(rows) if row)
 
 
@@ -77,18 +78,14 @@ def read_processes() -> tuple[str, ...]:
     if program is None:
         return ()
     found = _query(program, "--query-compute-apps=pid,process_name,used_memory")
-    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip()) if found.returncode == 0 else ()
+    return tuple(line.strip() for line in found.text.splitlines() if line.strip()) if found.exit_code == 0 else ()
 
 
-def _query(program: str, query: str) -> subprocess.CompletedProcess[str]:
-    command = [program, query, "--format=csv,noheader,nounits"]
-    try:
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            timeout=QUERY_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise DeviceUnreadableError(f"{program} did not answer within {QUERY_TIMEOUT_S:g} s") from None
+def _query(program: str, query: str) -> Answer:
+    answer = ask([program, query, "--format=csv,noheader,nounits"], QUERY_TIMEOUT_S)
+    if answer is None:
+        raise DeviceUnreadableError(f"{program} did not answer within {QUERY_TIMEOUT_S:g} s")
+    return answer
 
 
 def _device(index: int, row: Mapping[str, str]) -> Device:

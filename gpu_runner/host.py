@@ -9,7 +9,8 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 TOOL_TIMEOUT_S = 10.0
@@ -92,17 +93,45 @@ def toolchain(environment: Mapping[str, str]) -> dict[str, str | None]:
             for name, tool in TOOLS.items()}  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a short command printed, and its exit code."""
+
+    exit_code: int
+    text: str
+
+
+def ask(command: Sequence[str], timeout_s: float) -> Answer | None:
+    """Return the answer of a short command; None when it does not start or does not end in time.
+
+    A child that even SIGKILL does not end (it hangs in a driver) is left behind rather than waited for.
+    """
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError:
+        return None
+    try:
+        output, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        try:
+            child.communicate(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return None
+        return None
+    return Answer(child.returncode, output.decode(errors="replace"))
+
+
 @functools.cache
 def _tool_version(program: str | None, option: str) -> str | None:
     if program is None:
         return None
-    try:
-        found = subprocess.run(
-            [program, option], capture_output=True, text=True, errors="replace", timeout=TOOL_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    answer = ask([program, option], TOOL_TIMEOUT_S)
+    if answer is None or answer.exit_code != 0:
         return None
-    lines = [line for line in found.stdout.splitlines() if line.strip()]
+    lines = [line for line in answer.text.splitlines() if line.strip()]
     # nvcc puts its version on its last lines, all others on their first.
     wanted = [line for line in lines if "release" in line] or lines[:1]
     return wanted[-1].strip() if wanted else None

@@ -86,6 +86,7 @@ class Worker:
         self.framework: Framework = frameworks.get(job.suite.framework)
         self.sandbox = Sandbox(slot, life)
         self.checkout = Checkout(job.source, self.sandbox, job.tree_hash)
+        self.checkout.kept = max(self.checkout.kept, 2 * len(job.arms))
         self.restorer = Restorer(self.sandbox, restore_mode)
         self.arms = {arm.arm: arm for arm in job.arms}
 
@@ -144,9 +145,10 @@ class Worker:
                 if not warm.exist():
                     self.emit(Progress("warm", arm.arm))
                     seed = int(canonical_digest([job.experiment, "warm", arm.arm])[:15], 16)
-                    self.execute(ExecutionJob(arm.arm, execution.tests, seed, execution.environment), position, None)
+                    uncounted = ExecutionJob(arm.arm, execution.tests, seed, execution.environment)
+                    self.execute(uncounted, position, snapshot, listing, None)
                     warm.keep(self.life.check)
-            self.emit(self.execute(execution, position, warm))
+            self.emit(self.execute(execution, position, snapshot, listing, warm))
 
     def snapshot(self, arm: ArmJob) -> Snapshot:
         """Return the built tree of an arm."""
@@ -180,12 +182,12 @@ class Worker:
         cwd = Path(os.path.normpath(self.slot.tree / self.suite.cwd))
         return Site(self.suite, cwd, self.slot.private / "own", environment, self.sandbox, overlay)
 
-    def execute(self, execution: ExecutionJob, position: int, warm: WarmCaches | None) -> ExecutionReport:
+    def execute(
+        self, execution: ExecutionJob, position: int, snapshot: Snapshot, listing: Listing, warm: WarmCaches | None
+    ) -> ExecutionReport:
         """Run one execution and return its report."""
         arm = self.arms[execution.arm]
         self.emit(Progress("restore", arm.arm, position, total=len(execution.tests)))
-        snapshot = self.snapshot(arm)
-        listing = self.listing(arm, snapshot)
         environment = self.environment(arm, execution.environment, execution.run_seed)
         fresh_private(self.slot.private)
         if warm is not None:
@@ -308,7 +310,16 @@ class Worker:
 
 # Errors of one arm; any other ends the job.
 ARM_ERRORS = frozenset(
-    {"no_such_commit", "build_failed", "list_failed", "no_tests", "no_such_test", "missing_framework", "tree_differs"}
+    {
+        "no_such_commit",
+        "build_failed",
+        "list_failed",
+        "no_tests",
+        "no_such_test",
+        "bad_treatment",
+        "missing_framework",
+        "tree_differs",
+    }
 )
 PROGRESS_S = 0.2
 

@@ -19,6 +19,7 @@ INHERITED = frozenset(
     SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_CERT UV_INDEX_URL
     HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy""".split()
 )
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INHERITED_PREFIXES = ("LC_",)
 
 # Values that are recorded with every execution: they say how a run was set up and hold no secret.
@@ -64,6 +65,6 @@ def compose(private: Path, layers: Iterable[Mapping[str, str | None]]) -> dict[s
 
 def search_path(inherited: str | None) -> str:
     """Return PATH with the folder of the running interpreter at its end, where a virtual environment has its tools."""
-    parts = (inherited or os.defpath).split(os.pathsep)
+    parts = (inherited or DEFAULT_PATH).split(os.pathsep)
     own = os.path.dirname(os.path.abspath(sys.executable))
     return os.pathsep.join(parts if own in parts else [*parts, own])

@@ -109,7 +109,7 @@ class Mirror:
         self.memory = memory
         self._written: dict[str, tuple[Stamp, Stamp | None]] = {}
         if memory is not None and memory.exists():
-            known = json.loads(memory.read_text("utf-8", errors="surrogatepass"))
+            known = json.loads(memory.read_text("ascii"))
             self._written = {path: (tuple(pair[0]), pair[1] and tuple(pair[1])) for path, pair in known.items()}
 
     def restore(self, source: Path) -> None:
@@ -133,7 +133,7 @@ class Mirror:
         self._written = {path: (_stamp(info), self._stamp_of(path, info)) for path, info in wanted.items()}
         if self.memory is not None:
             temporary = self.memory.with_name(self.memory.name + ".new")
-            temporary.write_text(json.dumps(self._written), "utf-8", errors="surrogatepass")
+            temporary.write_text(json.dumps(self._written), "ascii")
             temporary.replace(self.memory)
 
     def changes(self) -> list[Change]:

@@ -19,6 +19,7 @@ from typing import Any
 from gpu_runner import linux
 from gpu_runner.failures import RunnerError
 from gpu_runner.frameworks import MESSAGE_LENGTH, Listing, Progressed, Site, SuiteRun, tail
+from gpu_runner.host import ask
 from gpu_runner.protocol import Outcome, TestResult
 from gpu_runner.records import Records
 from gpu_runner.sandbox import Collector, Controls, Ended, Ending
@@ -26,6 +27,7 @@ from gpu_runner.sandbox import Collector, Controls, Ended, Ending
 process_model = "one process a test"
 
 LIST_TIMEOUT_S = 600.0
+VERSION_TIMEOUT_S = 30.0
 # ctest keeps the head of a long output and loses its failing tail; the tail is cut here instead.
 OUTPUT_BYTES = 16 * 1024 * 1024
 _START = re.compile(r"\s+Start\s+(\d+): ")
@@ -46,7 +48,11 @@ _DROPPED = frozenset({"COST", "DEPENDS", "RESOURCE_GROUPS", "GENERATED_RESOURCE_
 def find(environment: Mapping[str, str]) -> str:
     """Return the version of the ctest that would be used."""
     program = _program(environment)
-    return program
+    answer = ask([program, "--version"], VERSION_TIMEOUT_S)
+    match = None if answer is None else re.search(r"ctest version (\S+)", answer.text)
+    if match is None:
+        raise RunnerError("missing_framework", f"{program} does not tell its version", "install CMake again")
+    return match[1]
 
 
 def _program(environment: Mapping[str, str]) -> str:
@@ -86,8 +92,7 @@ def list_tests(site: Site) -> Listing:
             "check that test_dir is the build folder, that the build calls enable_testing(), and the arguments",
         )
     names = _dependencies_first(_by_cost(tests), {test["name"]: test for test in tests})
-    version = ".".join(str(described["version"].get(part)) for part in ("major", "minor"))
-    return Listing(tuple(names), f"json-v1 {version}", {"tests": tests})
+    return Listing(tuple(names), find(site.environment), {"tests": tests})
 
 
 def _entry(test: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,16 @@ line names the test that was running when the process died. It also hides the ru
 It must work with every pytest from 6.2 and every Python from 3.8 that a project may use.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 import time
-from importlib.machinery import PathFinder
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
 
 import pytest
 
@@ -26,12 +31,12 @@ with open(
 class _Report:
     """The file of events. A process that a test forked must not write into it."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.set_inheritable(self.descriptor, False)
         self.owner = os.getpid()
 
-    def write(self, event, **values):
+    def write(self, event: str, **values: Any) -> None:
         if os.getpid() == self.owner:
             line = json.dumps({"event": event, "time": time.time(), **values}) + "\n"
             os.write(self.descriptor, line.encode("utf-8", "surrogatepass"))
@@ -40,11 +45,11 @@ class _Report:
 class _Hidden:
     """Lets the project import its own `service` or `workers`, never the runner's."""
 
-    def __init__(self, names, root):
+    def __init__(self, names: Iterable[str], root: str) -> None:
         self.names = frozenset(names)
         self.root = root
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if path is not None or name not in self.names:
             return None
         others = [entry for entry in sys.path if os.path.realpath(entry or ".") != self.root]
@@ -58,9 +63,7 @@ REPORT = _Report(SETTINGS["report"])
 sys.meta_path.insert(0, _Hidden(SETTINGS["hidden_names"], SETTINGS["hidden_root"]))
 
 
-def _versions():
-    from importlib import metadata
-
+def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
         try:
@@ -71,7 +74,7 @@ def _versions():
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config):
+def pytest_cmdline_main(config: Any) -> None:
     # Tests spread over several processes have no order: run them in this one.
     if hasattr(config.option, "numprocesses"):
         config.option.numprocesses = None
@@ -89,13 +92,13 @@ def pytest_cmdline_main(config):
     )
 
 
-def pytest_collectreport(report):
+def pytest_collectreport(report: Any) -> None:
     if report.failed:
         REPORT.write("not_collected", node=report.nodeid, message=str(report.longrepr)[-MESSAGE_LIMIT:])
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(session, config, items):
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     wanted = SETTINGS["tests"]
     if wanted is None:
         return
@@ -107,32 +110,32 @@ def pytest_collection_modifyitems(session, config, items):
     items[:] = chosen
 
 
-def pytest_collection_finish(session):
+def pytest_collection_finish(session: Any) -> None:
     REPORT.write("collected", tests=[item.nodeid for item in session.items])
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logstart(nodeid, location):
+def pytest_runtest_logstart(nodeid: str) -> None:
     REPORT.write("start", test=nodeid)
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
+def pytest_runtest_makereport(call: Any) -> Iterator[None]:
+    outcome: Any = yield
     report = outcome.get_result()
     if call.excinfo is not None:
         report.likewise_failure = (call.excinfo.typename, _message(call.excinfo, report))
 
 
-def _message(excinfo, report):
+def _message(excinfo: Any, report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
         return str(crash.message)[:MESSAGE_LIMIT]
-    return "{}: {}".format(excinfo.typename, excinfo.value)[:MESSAGE_LIMIT]
+    return f"{excinfo.typename}: {excinfo.value}"[:MESSAGE_LIMIT]
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report):
+def pytest_runtest_logreport(report: Any) -> None:
     # A subtest is no test of its own; a failed one decides about its test, which older plugins let pass.
     if hasattr(report, "context") and report.outcome != "failed":
         return
@@ -159,17 +162,17 @@ def pytest_runtest_logreport(report):
     )
 
 
-def _record_lines(sections):
+def _record_lines(sections: Sequence[tuple[str, str]]) -> list[str]:
     """Return the counter and metric lines of standard output, which a long output would cut off."""
     text = "\n".join(text for name, text in sections if "stdout" in name)
     return [line for line in text.splitlines() if line.lstrip().startswith("LIKEWISE_")] if "LIKEWISE_" in text else []
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_logfinish(nodeid, location):
+def pytest_runtest_logfinish(nodeid: str) -> None:
     REPORT.write("finish", test=nodeid)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session, exitstatus):
+def pytest_sessionfinish(exitstatus: int) -> None:
     REPORT.write("end", exit_status=int(exitstatus))

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from gpu_runner.failures import RunnerError
 from gpu_runner.frameworks import MESSAGE_LENGTH, Listing, Progressed, Site, SuiteRun, tail
+from gpu_runner.host import ask
 from gpu_runner.protocol import Outcome, TestResult
 from gpu_runner.records import Records
 from gpu_runner.sandbox import Controls, Ended, Ending
@@ -28,6 +28,7 @@ from gpu_runner.sandbox import Controls, Ended, Ending
 process_model = "one process for all tests"
 
 LIST_TIMEOUT_S = 900.0
+VERSION_TIMEOUT_S = 60.0
 PLUGIN = "likewise_pytest_plugin"
 NO_MODULE = "No module named pytest"
 HIDDEN_NAMES = ("service", "workers", "migrations", "gpu_runner")
@@ -37,11 +38,11 @@ ENDED_BY_ITSELF = frozenset({0, 1, 2, 5})
 
 def find(environment: Mapping[str, str]) -> str:
     """Return the version of the pytest of this interpreter; a suite may name another one."""
-    command = [sys.executable, "-c", "import pytest; print(pytest.__version__)"]
-    found = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=False)
-    if found.returncode != 0:
+    del environment  # a suite names its interpreter; without one it is this one, wherever PATH leads
+    answer = ask([sys.executable, "-c", "import pytest; print(pytest.__version__)"], VERSION_TIMEOUT_S)
+    if answer is None or answer.exit_code != 0:
         raise _missing(sys.executable)
-    return found.stdout.strip()
+    return answer.text.strip()
 
 
 def _missing(python: str) -> RunnerError:
@@ -66,7 +67,7 @@ def list_tests(site: Site) -> Listing:
             "repair them, or leave them out with arguments = ['--ignore=PATH']",
         )
     if events.collected is None:
-        if NO_MODULE in text:
+        if NO_MODULE in text or ended.ending is Ending.NOT_STARTED:
             raise _missing(command[0])
         raise RunnerError(
             "list_failed",
@@ -121,7 +122,9 @@ def _command(site: Site, tests: Sequence[str] | None, arguments: Sequence[str]) 
         "hidden_root": os.path.realpath(Path(__file__).parents[2]),
     }
     (folder / "likewise_settings.json").write_text(json.dumps(settings), "utf-8")
-    python = sys.executable if site.suite.python is None else str(site.cwd / site.suite.python)
+    python = site.suite.python or sys.executable
+    if "/" in python:  # a bare name is looked up on the PATH
+        python = str(site.cwd / python)
     # Only the plugin's folder is added to the path: `sys.path` keeps everything else as the project has it.
     start = f"import sys; sys.path.insert(1, {str(folder)!r}); import pytest; sys.exit(pytest.console_main())"
     own = ["-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:randomly"]
@@ -287,7 +290,9 @@ def _not_run(test: str, events: _Events, ended: Ended) -> TestResult:
     elif events.collected is not None and test not in events.collected:
         reason = "pytest did not collect it in this execution"
     else:
-        reason = f"the session ended before it: {_last_line(ended)}"
+        reason = (
+            f"the session ended before it{f', in {events.running}' if events.running else f': {_last_line(ended)}'}"
+        )
     return TestResult(test, Outcome.NOT_RUN, message=reason[:MESSAGE_LENGTH])
 
 

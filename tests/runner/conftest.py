@@ -1,0 +1,49 @@
+"""Fixtures: a runner on a repository of the test's own, and one on each demo suite."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpu_runner.protocol import SuiteDefinition
+from tests.runner.harness import SUITES, Runner, commit
+
+
+@pytest.fixture
+def make_runner(tmp_path):
+    """Returns a function from files (or a folder to copy) and suite settings to a Runner."""
+
+    def make(files, **settings):
+        source = tmp_path / "source"
+        if isinstance(files, Path):
+            shutil.copytree(files, source, ignore=shutil.ignore_patterns("__pycache__"))
+            sha = commit(source)
+        else:
+            source.mkdir()
+            sha = commit(source, files)
+        settings = {"name": "suite", "timeout_s": 60.0, "test_timeout_s": 20.0, **settings}
+        return Runner(source, tmp_path / "slot", SuiteDefinition(**settings), sha, tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def demo_of_ctest(make_runner):
+    return make_runner(
+        SUITES / "ctest_demo",
+        framework="ctest",
+        build=("cmake -S . -B build",),
+        test_dir="build",
+        test_timeout_s=1.0,
+    )
+
+
+@pytest.fixture
+def demo_of_pytest(make_runner):
+    return make_runner(
+        SUITES / "pytest_demo",
+        framework="pytest",
+        build=("sh tools/register_extra.sh",),
+        paths=("tests",),
+        test_timeout_s=1.0,
+    )
