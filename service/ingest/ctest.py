@@ -196,7 +196,7 @@ def ctest_file(
         digest=document.digest,
         size_bytes=document.size_bytes,
         cases=tuple(numbered),
-        problems=tuple(document.problems),
+        problems=document.notes,
         is_complete=is_complete and not is_cut,
         is_cut=is_cut,
         started=started,

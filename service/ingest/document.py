@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from service.ingest.report import Problem, RejectedReportError
 
 MAX_BYTES = 128 * 1024 * 1024
+MAX_PROBLEMS = 200
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -39,15 +40,25 @@ class Document:
     size_bytes: int
     problems: list[Problem] = field(default_factory=list)
     is_repaired: bool = False
+    unnoted: int = 0
 
     def warn(self, message: str, line: int | None = None, column: int | None = None) -> None:
-        """Note something that a person should know."""
-        self.problems.append(Problem(message, line, column))
+        """Note something that a person should know; of more than `MAX_PROBLEMS` only their number."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(message, line, column))
+        else:
+            self.unnoted += 1
 
     def repair(self, message: str, line: int | None = None, column: int | None = None) -> None:
         """Note that the file was changed to be read."""
         self.is_repaired = True
         self.warn(message, line, column)
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        """Return the problems in the order of their places; those of the whole file come last."""
+        placed = sorted(self.problems, key=lambda problem: (problem.line is None, problem.line or 0))
+        return (*placed, Problem(f"and {self.unnoted} more")) if self.unnoted else tuple(placed)
 
     @property
     def root(self) -> str | None:

@@ -78,7 +78,7 @@ def _report(document: Document, written: _Written, *, is_cut: bool) -> ReportFil
         digest=document.digest,
         size_bytes=document.size_bytes,
         cases=tuple(cases),
-        problems=tuple(document.problems),
+        problems=document.notes,
         is_complete=is_complete,
         is_cut=is_cut,
         started=written.started,

@@ -74,9 +74,11 @@ def settle(document: Document, results: list[CaseResult], written: Sequence[Writ
                     results[i] = _as_row(results[i], row)
                 results[indices[0]] = replace(results[indices[0]], repetition=Repetition.ROW)
     if inferred:
-        document.warn(f"{inferred} case(s) without a result stand for attempts that failed before a retry")
+        word = "case stands for an attempt" if inferred == 1 else "cases stand for attempts"
+        document.warn(f"{inferred} {word} that failed before a retry, though nothing in it says so")
     if unknown:
-        document.warn(f"{unknown} case(s) without a result may be attempts that failed before a retry: outcome unknown")
+        word = "case" if unknown == 1 else "cases"
+        document.warn(f"{unknown} {word} may hide a failure before a retry: the outcome is unknown")
     results = _without_teardown_doubles(results, written)
     _number(results)
     return results

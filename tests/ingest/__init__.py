@@ -1,0 +1,1 @@
+"""Reports: reading, classifying, joining."""
