@@ -35,6 +35,7 @@ class Fault(StrEnum):
     AUTOTUNE_WRITES_STATE = "autotune_writes_state"
     ENV_LEAK = "env_leak"
     AUTOTUNE_DISK_CACHE = "autotune_disk_cache"
+    UNSEEDED_PROMPT_LENGTHS = "unseeded_prompt_lengths"
 
 
 MECHANISM: dict[Fault, str] = {
@@ -53,6 +54,7 @@ MECHANISM: dict[Fault, str] = {
     Fault.AUTOTUNE_WRITES_STATE: "first-use benchmarking repeats the kernel that updates the state in place",
     Fault.ENV_LEAK: "a test sets a realization variable and does not restore it",
     Fault.AUTOTUNE_DISK_CACHE: "a tactic file on disk picks the realization of later processes",
+    Fault.UNSEEDED_PROMPT_LENGTHS: "prompt lengths of the KL tests are drawn without a seed, once, and kept on disk",
 }
 
 
