@@ -22,17 +22,19 @@ def decision_probability(boundary: Boundary, n: int, a: int, b: int) -> float:
 
 
 def is_futile(boundary: Boundary, n: int, a: int, b: int) -> bool:
-    """Whether n >= 6 blocks are complete and the predictive probability of any claim is below 0.05.
+    """Whether n >= 6 blocks are complete, more are to come, and the predictive probability of any claim is below 0.05.
 
-    Non-binding: stopping for futility only lowers the error rates of the claims.
+    False after the last block, where there is nothing left to save. Non-binding: stopping for futility only lowers the
+    error rates of the claims.
     """
-    return n >= FUTILITY_FROM_BLOCK and decision_probability(boundary, n, a, b) < FUTILITY_LIMIT
+    has_hope = decision_probability(boundary, n, a, b) >= FUTILITY_LIMIT
+    return not has_hope and FUTILITY_FROM_BLOCK <= n < boundary.blocks
 
 
 def futile_mask(boundary: Boundary, n: int) -> npt.NDArray[np.bool_]:
     """States [n + 1, n + 1] by (a, b) in which `is_futile` holds."""
     table = _decision_tables(boundary)[n - 1]
-    return (table < FUTILITY_LIMIT) & (n >= FUTILITY_FROM_BLOCK)
+    return (table < FUTILITY_LIMIT) & (FUTILITY_FROM_BLOCK <= n < boundary.blocks)
 
 
 def claim_masks(boundary: Boundary, n: int) -> tuple[npt.NDArray[np.bool_], ...]:

@@ -66,6 +66,12 @@ def test_another_format_is_refused():
         boundary_from_json({**SHIPPED.to_json(), "format": 2})
 
 
+def test_small_margins_and_rare_histories_are_served():
+    assert build_boundary(5, margin=0.005).near.ratio == 0.995
+    # One failure in 1,000 runs: p_low = 5.1e-5, ln .05 / ln(1 - p_low) = 58,404.
+    assert early_not_reproduced_blocks(1, 1000) == pytest.approx(58_404, abs=1)
+
+
 @pytest.mark.parametrize("margin", [0.0, 1.0, -0.5, 2.0])
 def test_a_margin_out_of_range_is_refused(margin):
     with pytest.raises(ValueError, match=f"margin {margin}"):
@@ -168,8 +174,9 @@ def test_history_sets_the_early_end():
 
 def test_futility_is_one_minus_nothing_at_a_claim_and_zero_past_hope():
     assert decision_probability(SHIPPED, 4, 4, 0) == 1.0
-    assert decision_probability(SHIPPED, 30, 3, 3) == 0.0
-    assert is_futile(SHIPPED, 30, 3, 3)
+    assert decision_probability(SHIPPED, 29, 3, 3) == decision_probability(SHIPPED, 30, 3, 3) == 0.0
+    assert is_futile(SHIPPED, 29, 3, 3)
+    assert not is_futile(SHIPPED, 30, 3, 3)
     assert not is_futile(SHIPPED, 6, 5, 5)
 
 
@@ -196,12 +203,17 @@ def test_futility_waits_for_six_blocks_and_for_a_probability_below_a_twentieth()
     assert decision_probability(boundary, 5, 0, 0) < 0.05
     assert not is_futile(boundary, 5, 0, 0)
     assert is_futile(boundary, 6, 0, 0)
+    # Predictive probabilities just below and just above the limit: .0499, .0499, .0505, .0505.
+    assert [is_futile(SHIPPED, *state) for state in ((10, 0, 0), (16, 3, 5), (22, 3, 7), (28, 1, 6))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     for n in range(1, 11):
         mask = futile_mask(boundary, n)
-        states = itertools.product(range(n + 1), repeat=2)
-        assert [mask[state] for state in states] == [
-            is_futile(boundary, n, a, b) for a, b in itertools.product(range(n + 1), repeat=2)
-        ]
+        states = list(itertools.product(range(n + 1), repeat=2))
+        assert [bool(mask[state]) for state in states] == [is_futile(boundary, n, *state) for state in states]
 
 
 @pytest.mark.parametrize(("n", "a", "b"), [(0, 0, 0), (31, 1, 1), (5, 6, 0), (5, 0, 6), (5, -1, 0), (5, 0, -1)])
