@@ -21,7 +21,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from service.stats.rates import FloatArray, RateGrid, binary_entropy, evidence, normalise, rate_grid
+from service.stats.rates import FloatArray, RateGrid, binary_entropy, evidence, normalise, one_rate, rate_grid
 
 IntArray = NDArray[np.intp]
 
@@ -164,19 +164,13 @@ def commit_posterior(
     all_runs, all_fails = runs.sum(-1), fails.sum(-1)
     new_runs, new_fails = all_runs[..., None] - old_runs, all_fails[..., None] - old_fails
     change = evidence(grid, old_fails, old_runs - old_fails, new_fails, new_runs - new_fails)
-    flat = evidence(_one_rate(grid), 0, 0, all_fails, all_runs - all_fails)
+    flat = evidence(one_rate(grid), 0, 0, all_fails, all_runs - all_fails)
     with np.errstate(divide="ignore"):
         log_prior = np.log(np.append((1 - no_change) * weights / weights.sum(), no_change))
     log_weight = np.concatenate([change.log_likelihood, flat.log_likelihood[..., None]], -1) + log_prior
     mean_old = np.concatenate([change.mean_old, flat.mean_new[..., None]], -1)
     mean_new = np.concatenate([change.mean_new, flat.mean_new[..., None]], -1)
     return CommitPosterior(normalise(log_weight), mean_old, mean_new)
-
-
-def _one_rate(grid: RateGrid) -> RateGrid:
-    rates = np.concatenate([grid.old, grid.new])
-    weight = np.concatenate([grid.weight.sum(1), grid.weight.sum(0)]) / 2
-    return RateGrid(np.array([0.5]), rates, weight[None])
 
 
 def visit_gain(posterior: CommitPosterior, n_runs: int = 1) -> FloatArray:

@@ -107,6 +107,12 @@ def evidence(
     return Evidence(log_likelihood, mean_old, mean_new)
 
 
+def one_rate(grid: RateGrid) -> RateGrid:
+    """The grid of a single rate, `new`: half the time from the old and half from the new marginal of `grid`."""
+    weight = np.concatenate([grid.weight.sum(1), grid.weight.sum(0)]) / 2
+    return RateGrid(np.array([0.5]), np.concatenate([grid.old, grid.new]), weight[None])
+
+
 def normalise(log_weights: FloatArray) -> FloatArray:
     """Weights that sum to 1 over the last axis, from log weights of any scale."""
     weights: FloatArray = np.exp(log_weights - log_weights.max(-1, keepdims=True))
