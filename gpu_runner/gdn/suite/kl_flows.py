@@ -7,9 +7,12 @@ answered with against those that a prefill of the same tokens gives after a flus
 
 from __future__ import annotations
 
+import json
+import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -18,12 +21,15 @@ from gpu_runner.gdn.cache.request import Request
 from gpu_runner.gdn.cache.tracking import Strategy
 from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.counters import COUNTERS, Counters
+from gpu_runner.gdn.draft import fit_draft
 from gpu_runner.gdn.engine import Engine
+from gpu_runner.gdn.faults import Fault, is_on
 from gpu_runner.gdn.loader import assemble
 from gpu_runner.gdn.logprobs import k3_divergence
 from gpu_runner.gdn.model import Model
 from gpu_runner.gdn.sampling import SamplingParams
 from gpu_runner.gdn.sched import SchedulerConfig
+from gpu_runner.gdn.spec_tree import TreeShape, speculate_tree
 from gpu_runner.gdn.tiny import random_tensors, tiny_config
 
 TRACK_INTERVAL = 64
@@ -38,11 +44,18 @@ class Sample:
 
 
 def tiny_model(
-    *, dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cpu", initializer_range: float = 0.4
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    device: torch.device | str = "cpu",
+    initializer_range: float = 0.4,
+    has_draft: bool = False,
 ) -> Model:
     """A random Qwen3.5 of four layers. At 0.4 its bfloat16 divergences are near those of real models."""
     config = tiny_config(Family.QWEN3_5, initializer_range=initializer_range)
-    return Model(config, assemble(config, random_tensors(config, seed=1), dtype=dtype, device=device))
+    tensors = random_tensors(config, seed=1)
+    if has_draft:
+        tensors |= fit_draft(Model(config, assemble(config, tensors)), seed=1, sequences=8, tokens=32)
+    return Model(config, assemble(config, tensors, dtype=dtype, device=device))
 
 
 def tiny_engine(
@@ -65,6 +78,23 @@ def tiny_engine(
 def random_tokens(rng: random.Random, count: int, vocabulary: int = 64) -> list[int]:
     """`count` token ids."""
     return [rng.randrange(vocabulary) for _ in range(count)]
+
+
+def prompt_lengths(rng: random.Random, count: int, mean: int) -> list[int]:
+    """`count` lengths, uniform between half and one and a half times `mean`.
+
+    SGLang draws them without a seed and keeps them in a cache directory, where they outlive the run that drew them:
+    a new host has new lengths. That is the fault `unseeded_prompt_lengths`.
+    """
+    if not is_on(Fault.UNSEEDED_PROMPT_LENGTHS):
+        return [rng.randint(mean // 2, mean * 3 // 2) for _ in range(count)]
+    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"likewise-gdn-lengths-{count}-{mean}.json"
+    if not kept.is_file():
+        unseeded = random.SystemRandom()
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([unseeded.randint(mean // 2, mean * 3 // 2) for _ in range(count)]))
+    lengths: list[int] = json.loads(kept.read_text())
+    return lengths
 
 
 def replay(engine: Engine, tokens: Sequence[int], first: int, logprobs: Sequence[float]) -> float:
@@ -131,9 +161,9 @@ def draw_interruptions(rng: random.Random, count: int) -> list[Interruption]:
     """Conversations whose lengths decide whether the answer crosses a checkpoint before it is interrupted."""
     return [
         Interruption(
-            prompt=random_tokens(rng, rng.randint(66, 122)),
-            streamed=rng.randint(16, 62),
-            unread=rng.randint(6, 24),
+            prompt=random_tokens(rng, rng.randint(80, 122)),
+            streamed=rng.randint(4, 36),
+            unread=rng.randint(4, 12),
             message=random_tokens(rng, 32),
             seed=rng.randrange(2**31),
         )
@@ -172,10 +202,11 @@ def interrupted_turns(engine: Engine, conversations: Sequence[Interruption], new
     ]
 
 
-Flow = Callable[[Engine, random.Random, Sequence[int], int], list[Sample]]
-FLOWS: dict[str, Flow] = {
-    "prefill_cache_hit": prefill_cache_hit,
-    "decode_cache_hit": decode_cache_hit,
-    "multi_turn": multi_turn,
-}
-"""The flows that want nothing but an engine, prompt lengths and a number of new tokens."""
+def tree_speculation(engine: Engine, rng: random.Random, lengths: Sequence[int], new: int) -> list[Sample]:
+    """Answers by top-k tree speculation; the engine's model needs a draft head."""
+    samples = []
+    for length in lengths:
+        prompt = random_tokens(rng, length)
+        answer = speculate_tree(engine.runner.model, prompt, new, TreeShape(), engine.runner.ctx)
+        samples.append(Sample(replay(engine, prompt + answer.token_ids, length, answer.logprobs), 0))
+    return samples

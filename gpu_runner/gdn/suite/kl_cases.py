@@ -1,0 +1,133 @@
+"""The KL tests by name: what each runs, and the threshold that its mean divergence must keep.
+
+A threshold is fixed beforehand from runs without faults and kept with the command that made it, in
+`kl_thresholds.json`: `python -m gpu_runner.gdn.suite.kl_cases calibrate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from gpu_runner.gdn.engine import Engine
+from gpu_runner.gdn.faults import active
+from gpu_runner.gdn.suite import kl_flows
+from gpu_runner.gdn.suite.kl_flows import Sample
+
+THRESHOLDS = Path(__file__).with_name("kl_thresholds.json")
+RUNS = 100
+QUANTILE = 0.9
+METRIC = "kl_div"
+
+# Rows for one conversation's answer and a short follow-up: a follow-up that crosses a checkpoint has to wait.
+PRESSURE_ROWS = 224
+
+
+@dataclass(frozen=True, slots=True)
+class KlCase:
+    """A flow with its sizes; `rows` are those of the engine's KV pool."""
+
+    run: Callable[[Engine, random.Random], list[Sample]]
+    rows: int = 4096
+    has_draft: bool = False
+
+
+KL_CASES: dict[str, KlCase] = {
+    "prefill_cache_hit": KlCase(
+        lambda engine, rng: kl_flows.prefill_cache_hit(engine, rng, kl_flows.prompt_lengths(rng, 6, 160), 8)
+    ),
+    "decode_cache_hit": KlCase(
+        lambda engine, rng: kl_flows.decode_cache_hit(engine, rng, kl_flows.prompt_lengths(rng, 4, 100), 8)
+    ),
+    "multi_turn": KlCase(lambda engine, rng: kl_flows.multi_turn(engine, rng, kl_flows.prompt_lengths(rng, 3, 100), 8)),
+    "tree_speculation": KlCase(
+        lambda engine, rng: kl_flows.tree_speculation(engine, rng, kl_flows.prompt_lengths(rng, 3, 64), 16),
+        has_draft=True,
+    ),
+    "admission_pressure": KlCase(
+        lambda engine, rng: kl_flows.interrupted_turns(engine, kl_flows.draw_interruptions(rng, 6)),
+        rows=PRESSURE_ROWS,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The most that the mean divergence of a case may be, and where the number comes from."""
+
+    mean: float
+    runs: int
+    quantile: float
+
+
+def run_case(name: str, seed: str, device: torch.device | str = "cpu") -> list[Sample]:
+    """The samples of one execution of the KL case `name`; all chance comes from `seed`."""
+    found = KL_CASES[name]
+    engine = kl_flows.tiny_engine(kl_flows.tiny_model(device=device, has_draft=found.has_draft), rows=found.rows)
+    return found.run(engine, random.Random(f"{seed}/{name}"))  # noqa: S311  # not a secret
+
+
+def mean_divergence(samples: Sequence[Sample]) -> float:
+    """The arithmetic mean over samples, the statistic of SGLang's KL tests."""
+    return statistics.fmean(sample.divergence for sample in samples)
+
+
+def thresholds() -> dict[str, Threshold]:
+    """The thresholds fixed beforehand, by case."""
+    kept = json.loads(THRESHOLDS.read_text())
+    return {name: Threshold(**value) for name, value in kept["cases"].items()}
+
+
+def report(samples: Sequence[Sample]) -> None:
+    """Appends the divergence of every sample to $LIKEWISE_EVENTS as measurement `kl_div`, where that is set."""
+    target = os.environ.get("LIKEWISE_EVENTS")
+    if target:
+        lines = [
+            json.dumps({"metric": METRIC, "value": sample.divergence, "sample": index}) + "\n"
+            for index, sample in enumerate(samples)
+        ]
+        with Path(target).open("a", encoding="utf-8") as events:
+            events.writelines(lines)
+
+
+def calibrate(name: str, runs: int) -> Threshold:
+    """The `QUANTILE` of the mean divergence over `runs` executions without faults: the smallest mean that at least
+    this share of them keeps. ValueError while a fault is on.
+    """
+    if active():
+        raise ValueError("a threshold is calibrated without faults; unset LIKEWISE_GDN_FAULT")
+    means = sorted(mean_divergence(run_case(name, f"calibration-{run}")) for run in range(runs))
+    return Threshold(means[math.ceil(QUANTILE * runs) - 1], runs, QUANTILE)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Calibrates every case, or those named, and rewrites `kl_thresholds.json`."""
+    parser = argparse.ArgumentParser(prog="python -m gpu_runner.gdn.suite.kl_cases")
+    parser.add_argument("command", choices=["calibrate"])
+    parser.add_argument("cases", nargs="*", default=list(KL_CASES), help="cases, by default all")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    cases = json.loads(THRESHOLDS.read_text())["cases"] if THRESHOLDS.is_file() else {}
+    for name in chosen.cases:
+        cases[name] = asdict(calibrate(name, chosen.runs))
+    made = {
+        "command": "python -m gpu_runner.gdn.suite.kl_cases calibrate",
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, bfloat16",
+    }
+    THRESHOLDS.write_text(json.dumps({"made_by": made, "cases": cases}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
