@@ -20,7 +20,8 @@ app.conf.beat_schedule = {
         "options": {"queue": queue.CONTROL_QUEUE, "expires": settings().sweep_s * 2},
     }
 }
-app.conf.beat_schedule_filename = str(settings().home / "beat-schedule")
+# In memory: a schedule file that a kill cut in half would keep the sweep from starting again.
+app.conf.beat_scheduler = "celery.beat:Scheduler"
 app.conf.beat_max_loop_interval = 1
 
 logging.getLogger("celery").setLevel(logging.WARNING)
