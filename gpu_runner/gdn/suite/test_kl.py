@@ -1,7 +1,7 @@
 """The KL tests: answers that used the cache against a cold replay, one measurement `kl_div` per sample."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def _counted() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", KL_CASES)
-def test_mean_divergence_stays_below_the_threshold(name: str, record_property: pytest.RecordProperty) -> None:
+def test_mean_divergence_stays_below_the_threshold(name: str, record_property: Callable[[str, object], None]) -> None:
     """The mean over samples, as SGLang's KL tests assert it; the threshold was fixed before."""
     samples = run_case(name, os.environ.get(SEED_VARIABLE, "0"), device())
     report(samples)
