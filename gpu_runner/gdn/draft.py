@@ -7,7 +7,7 @@ import torch
 from gpu_runner.gdn.counters import Counters
 from gpu_runner.gdn.linear import linear, zero_centred_rms_norm
 from gpu_runner.gdn.model import Model
-from gpu_runner.gdn.ops.scratch import default_scratch
+from gpu_runner.gdn.ops.scratch import ScratchPools
 from gpu_runner.gdn.registry import OPERATORS, OpCtx, Realization
 from gpu_runner.gdn.sequence import Sequence
 from gpu_runner.gdn.weights import DraftWeights
@@ -55,9 +55,10 @@ def fit_draft(model: Model, *, seed: int, sequences: int = 4, tokens: int = 256)
     hidden_size, dtype = model.config.hidden_size, model.dtype
     zero = torch.zeros(hidden_size, dtype=dtype)
     norms = DraftWeights(zero, zero, torch.zeros(hidden_size, 2 * hidden_size, dtype=dtype), zero)
-    # Always by the hand path and uncounted: the head may not depend on the realizations that it helps to compare.
-    hand_path = dict.fromkeys(OPERATORS, Realization.TORCH)
-    ctx = OpCtx(overrides=hand_path, scratch=default_scratch(model.device), counters=Counters())
+    # By the hand path, on scratch and counters of its own: the head may not depend on what it helps to compare.
+    hand_path, counters = dict.fromkeys(OPERATORS, Realization.TORCH), Counters()
+    scratch = ScratchPools(counters).of_stream(model.device, 0)
+    ctx = OpCtx(overrides=hand_path, scratch=scratch, counters=counters)
     generator = torch.Generator().manual_seed(seed)
     inputs, targets = [], []
     for _ in range(sequences):
