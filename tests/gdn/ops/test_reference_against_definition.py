@@ -60,7 +60,7 @@ def test_snapshots_are_the_states_at_the_ends_of_chunks():
     plan = plan_snapshots(tracks, case.plan)
     assert plan.final == (tracks[3],)
     _, found, g, beta = chunked(case, context(), plan)
-    wanted = dict((n, states) for n, _, (_, states) in definition(case, g, beta, before))
+    wanted = {n: states for n, _, (_, states) in definition(case, g, beta, before)}
     for row, track in enumerate(plan.tracks):
         torch.testing.assert_close(
             found.snapshots[row].double(), wanted[track.sequence][track.length - 1], atol=5e-6, rtol=0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpu_runner.gdn.ops.kernels.shared import silu
+from gpu_runner.gdn.ops.kernels.shared import cast, silu
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def conv1d_kernel(
         b_w = tl.load(p_w + o_c * 4 + i, mask=m_c, other=0.0).to(tl.float32)
         b_y += b_x * b_w[None, :]
     p_out = p_y + (bos + o_t)[:, None] * C + o_c[None, :]
-    tl.store(p_out, silu(b_y).to(p_y.dtype.element_ty), mask=m_t[:, None] & m_c[None, :])
+    tl.store(p_out, cast(silu(b_y), p_y.dtype.element_ty), mask=m_t[:, None] & m_c[None, :])
 
 
 @triton.jit
@@ -62,9 +62,9 @@ def conv1d_state_kernel(p_x, p_pool, p_slots, p_kept, p_cu, s_x, s_pool, C: tl.c
     b_1 = tl.load(p_s + 1, mask=m_c & is_kept, other=0.0)
     b_2 = tl.load(p_s + 2, mask=m_c & is_kept, other=0.0)
     p_end = p_x + (bos + T) * s_x + o_c
-    b_x0 = tl.load(p_end - 3 * s_x, mask=m_c & (T > 2), other=0.0).to(b_0.dtype)
-    b_x1 = tl.load(p_end - 2 * s_x, mask=m_c & (T > 1), other=0.0).to(b_0.dtype)
-    b_x2 = tl.load(p_end - s_x, mask=m_c & (T > 0), other=0.0).to(b_0.dtype)
+    b_x0 = cast(tl.load(p_end - 3 * s_x, mask=m_c & (T > 2), other=0.0), b_0.dtype)
+    b_x1 = cast(tl.load(p_end - 2 * s_x, mask=m_c & (T > 1), other=0.0), b_0.dtype)
+    b_x2 = cast(tl.load(p_end - s_x, mask=m_c & (T > 0), other=0.0), b_0.dtype)
     tl.store(p_s, tl.where(T > 2, b_x0, tl.where(T > 1, b_2, tl.where(T > 0, b_1, b_0))), mask=m_c)
     tl.store(p_s + 1, tl.where(T > 1, b_x1, tl.where(T > 0, b_2, b_1)), mask=m_c)
     tl.store(p_s + 2, tl.where(T > 0, b_x2, b_2), mask=m_c)
@@ -79,7 +79,7 @@ def conv1d_update_kernel(p_x, p_w, p_pool, p_slots, p_kept, p_y, s_x, s_pool, C:
     m_c = o_c < C
     i_s = tl.load(p_slots + i_n).to(tl.int64)
     if i_s < 0:
-        tl.store(p_y + i_n * C + o_c, tl.zeros([BC], dtype=tl.float32).to(p_y.dtype.element_ty), mask=m_c)
+        tl.store(p_y + i_n * C + o_c, cast(tl.zeros([BC], dtype=tl.float32), p_y.dtype.element_ty), mask=m_c)
         return
     m_old = m_c & (tl.load(p_kept + i_n) != 0)
     p_s = p_pool + i_s * s_pool + o_c * 3
@@ -91,10 +91,10 @@ def conv1d_update_kernel(p_x, p_w, p_pool, p_slots, p_kept, p_y, s_x, s_pool, C:
     b_y += b_1.to(tl.float32) * tl.load(p_w + o_c * 4 + 1, mask=m_c, other=0.0).to(tl.float32)
     b_y += b_2.to(tl.float32) * tl.load(p_w + o_c * 4 + 2, mask=m_c, other=0.0).to(tl.float32)
     b_y += b_x.to(tl.float32) * tl.load(p_w + o_c * 4 + 3, mask=m_c, other=0.0).to(tl.float32)
-    tl.store(p_y + i_n * C + o_c, silu(b_y).to(p_y.dtype.element_ty), mask=m_c)
+    tl.store(p_y + i_n * C + o_c, cast(silu(b_y), p_y.dtype.element_ty), mask=m_c)
     tl.store(p_s, b_1, mask=m_c)
     tl.store(p_s + 1, b_2, mask=m_c)
-    tl.store(p_s + 2, b_x.to(b_0.dtype), mask=m_c)
+    tl.store(p_s + 2, cast(b_x, b_0.dtype), mask=m_c)
 
 
 @triton.jit
@@ -129,4 +129,4 @@ def conv1d_verify_kernel(
         b_y += b_1 * tl.load(p_w + o_c * 4 + 1, mask=m_c, other=0.0).to(tl.float32)
         b_y += b_2 * tl.load(p_w + o_c * 4 + 2, mask=m_c, other=0.0).to(tl.float32)
         b_y += b_3 * tl.load(p_w + o_c * 4 + 3, mask=m_c, other=0.0).to(tl.float32)
-        tl.store(p_y + (bos + i_t) * C + o_c, silu(b_y).to(p_y.dtype.element_ty), mask=m_c)
+        tl.store(p_y + (bos + i_t) * C + o_c, cast(silu(b_y), p_y.dtype.element_ty), mask=m_c)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpu_runner.gdn.ops.kernels.shared import softplus
+from gpu_runner.gdn.ops.kernels.shared import cast, softplus
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def packed_decode_kernel(
     p_out = p_o + (i_n * HV + i_hv) * V + o_v
     i_s = tl.load(p_slots + i_n).to(tl.int64)
     if i_s < 0:
-        tl.store(p_out, tl.zeros([BV], dtype=tl.float32).to(p_o.dtype.element_ty), mask=m_v)
+        tl.store(p_out, cast(tl.zeros([BV], dtype=tl.float32), p_o.dtype.element_ty), mask=m_v)
         return
     p_S = p_pool + i_s * s_pool + i_hv * V * K + o_v[:, None] * K + o_k[None, :]
     m_S = m_v[:, None] & m_k[None, :]
@@ -59,8 +59,8 @@ def packed_decode_kernel(
         p_mixed + i_n * s_mixed, p_a + i_n * s_a, p_b + i_n * s_b, p_A_log, p_dt_bias, b_S, i_hv,
         i_hv // (HV // H), o_k, m_k, o_v, m_v, H, K, V, SCALE,
     )  # fmt: skip
-    tl.store(p_out, b_o.to(p_o.dtype.element_ty), mask=m_v)
-    tl.store(p_S, b_S.to(p_pool.dtype.element_ty), mask=m_S)
+    tl.store(p_out, cast(b_o, p_o.dtype.element_ty), mask=m_v)
+    tl.store(p_S, cast(b_S, p_pool.dtype.element_ty), mask=m_S)
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def verify_decode_kernel(
             i_hv // (HV // H), o_k, m_k, o_v, m_v, H, K, V, SCALE,
         )  # fmt: skip
         b_live = tl.where(i_s >= 0, 1.0, 0.0)
-        tl.store(p_out, (b_o * b_live).to(p_o.dtype.element_ty), mask=m_v)
+        tl.store(p_out, cast(b_o * b_live, p_o.dtype.element_ty), mask=m_v)
         tl.store(p_snapshots + i_row * HV * V * K + o_S, b_S * b_live, mask=m_S)
         # A later draft reads this snapshot, perhaps in another thread.
         tl.debug_barrier()

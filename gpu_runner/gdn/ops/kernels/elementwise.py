@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpu_runner.gdn.ops.kernels.shared import silu, softplus
+from gpu_runner.gdn.ops.kernels.shared import cast, silu, softplus
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def l2norm_kernel(p_x, p_y, s_x, rows, eps, H: tl.constexpr, D: tl.constexpr, DP
     p_row = p_x + (o_r // H) * s_x + (o_r % H) * D
     b_x = tl.load(p_row[:, None] + o_d[None, :], mask=m, other=0.0).to(tl.float32)
     b_y = b_x * tl.rsqrt(tl.sum(b_x * b_x, axis=1) + eps)[:, None]
-    tl.store(p_y + o_r[:, None] * D + o_d[None, :], b_y.to(p_y.dtype.element_ty), mask=m)
+    tl.store(p_y + o_r[:, None] * D + o_d[None, :], cast(b_y, p_y.dtype.element_ty), mask=m)
 
 
 @triton.jit
@@ -51,4 +51,4 @@ def rmsnorm_gated_kernel(
     b_z = tl.load(p_z + (i_t * s_z + i_h * D)[:, None] + o_d[None, :], mask=m, other=0.0).to(tl.float32)
     b_w = tl.load(p_w + o_d, mask=m_d, other=0.0).to(tl.float32)
     b_y = b_x * tl.rsqrt(tl.sum(b_x * b_x, axis=1) / D + eps)[:, None] * b_w[None, :] * silu(b_z)
-    tl.store(p_y + o_r[:, None] * D + o_d[None, :], b_y.to(p_y.dtype.element_ty), mask=m)
+    tl.store(p_y + o_r[:, None] * D + o_d[None, :], cast(b_y, p_y.dtype.element_ty), mask=m)

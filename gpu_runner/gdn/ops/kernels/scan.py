@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpu_runner.gdn.ops.kernels.shared import dot
+from gpu_runner.gdn.ops.kernels.shared import cast, dot
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def delta_h_kernel(
     p_v_new += (bos * HV + i_h) * V
     p_g += bos * HV + i_h
     for i_t in range(tl.cdiv(T, BT)):
-        tl.store(p_h + (boh + i_t) * HV * V * K + o_S, b_S.to(p_h.dtype.element_ty), mask=m_S)
+        tl.store(p_h + (boh + i_t) * HV * V * K + o_S, cast(b_S, p_h.dtype.element_ty), mask=m_S)
         if SNAPSHOT:
             i_row = tl.load(p_rows + boh + i_t).to(tl.int64)
             tl.store(p_snapshots + i_row * HV * V * K + o_S, b_S, mask=m_S & (i_row >= 0))
@@ -55,14 +55,14 @@ def delta_h_kernel(
         m_tv = m_t[:, None] & m_v[None, :]
         b_w = tl.load(p_w + o_t[:, None] * (HV * K) + o_k[None, :], mask=m_tk, other=0.0)
         b_u = tl.load(p_u + o_t[:, None] * (HV * V) + o_v[None, :], mask=m_tv, other=0.0).to(tl.float32)
-        b_vn = b_u - dot(b_w, b_S.to(b_w.dtype))
-        tl.store(p_v_new + o_t[:, None] * (HV * V) + o_v[None, :], b_vn.to(p_v_new.dtype.element_ty), mask=m_tv)
+        b_vn = b_u - dot(b_w, cast(b_S, b_w.dtype))
+        tl.store(p_v_new + o_t[:, None] * (HV * V) + o_v[None, :], cast(b_vn, p_v_new.dtype.element_ty), mask=m_tv)
         b_g = tl.load(p_g + o_t * HV, mask=m_t, other=0.0)
         b_gl = tl.load(p_g + (tl.minimum((i_t + 1) * BT, T) - 1) * HV)
         b_vn *= tl.where(m_t, tl.exp(tl.minimum(b_gl - b_g, 0.0)), 0.0)[:, None]
         b_k = tl.load(p_k + o_t[None, :] * s_k + o_k[:, None], mask=m_k[:, None] & m_t[None, :], other=0.0)
-        b_S = b_S * tl.exp(b_gl) + dot(b_k, b_vn.to(b_k.dtype))
-    tl.store(p_pool + i_s * s_pool + o_S, b_S.to(p_pool.dtype.element_ty), mask=m_S & (i_s >= 0))
+        b_S = b_S * tl.exp(b_gl) + dot(b_k, cast(b_vn, b_k.dtype))
+    tl.store(p_pool + i_s * s_pool + o_S, cast(b_S, p_pool.dtype.element_ty), mask=m_S & (i_s >= 0))
 
 
 @triton.jit
@@ -105,5 +105,5 @@ def chunk_o_kernel(
     b_P = tl.where(o_r[:, None] >= o_r[None, :], dot(b_q, b_k) * b_d, 0.0)
     m_tv = m_t[:, None] & m_v[None, :]
     b_v = tl.load(p_v_new + o_i[:, None] * V + o_v[None, :], mask=m_tv, other=0.0)
-    b_o = b_o * SCALE + dot(b_P.to(b_v.dtype), b_v) * SCALE
-    tl.store(p_o + o_i[:, None] * V + o_v[None, :], b_o.to(p_o.dtype.element_ty), mask=m_tv)
+    b_o = b_o * SCALE + dot(cast(b_P, b_v.dtype), b_v) * SCALE
+    tl.store(p_o + o_i[:, None] * V + o_v[None, :], cast(b_o, p_o.dtype.element_ty), mask=m_tv)

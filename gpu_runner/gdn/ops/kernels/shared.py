@@ -16,6 +16,21 @@ RAISE = tl.constexpr(INTERPRETED)
 
 
 @triton.jit
+def cast(x, dtype: tl.constexpr):
+    """x in a storage dtype, rounded to nearest even: the interpreter would cut bfloat16 off instead."""
+    TRUNCATES: tl.constexpr = RAISE and dtype == tl.bfloat16
+    if TRUNCATES:
+        wide = x.to(tl.float32)
+        bits = wide.to(tl.int32, bitcast=True)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+        # The sum would turn a NaN into a number.
+        y = tl.where(wide != wide, wide, nearest).to(dtype)  # noqa: PLR0124
+    else:
+        y = x.to(dtype)
+    return y
+
+
+@triton.jit
 def dot(a, b):
     """a @ b in float32; "ieee", for without it a GPU would round float32 operands to tf32."""
     if RAISE:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpu_runner.gdn.ops.kernels.shared import dot
+from gpu_runner.gdn.ops.kernels.shared import cast, dot
 
 
 @triton.jit
@@ -123,16 +123,16 @@ def kkt_solve_kernel(
     b_X30 = -dot(b_X33, dot(b_L30, b_X00) + dot(b_L31, b_X10) + dot(b_L32, b_X20))
 
     p_A += (i_c * HV + i_h) * BT * BT + o_b[:, None] * BT + o_b[None, :]
-    tl.store(p_A, b_X00.to(p_A.dtype.element_ty))
-    tl.store(p_A + 16 * BT, b_X10.to(p_A.dtype.element_ty))
-    tl.store(p_A + 16 * BT + 16, b_X11.to(p_A.dtype.element_ty))
-    tl.store(p_A + 32 * BT, b_X20.to(p_A.dtype.element_ty))
-    tl.store(p_A + 32 * BT + 16, b_X21.to(p_A.dtype.element_ty))
-    tl.store(p_A + 32 * BT + 32, b_X22.to(p_A.dtype.element_ty))
-    tl.store(p_A + 48 * BT, b_X30.to(p_A.dtype.element_ty))
-    tl.store(p_A + 48 * BT + 16, b_X31.to(p_A.dtype.element_ty))
-    tl.store(p_A + 48 * BT + 32, b_X32.to(p_A.dtype.element_ty))
-    tl.store(p_A + 48 * BT + 48, b_X33.to(p_A.dtype.element_ty))
+    tl.store(p_A, cast(b_X00, p_A.dtype.element_ty))
+    tl.store(p_A + 16 * BT, cast(b_X10, p_A.dtype.element_ty))
+    tl.store(p_A + 16 * BT + 16, cast(b_X11, p_A.dtype.element_ty))
+    tl.store(p_A + 32 * BT, cast(b_X20, p_A.dtype.element_ty))
+    tl.store(p_A + 32 * BT + 16, cast(b_X21, p_A.dtype.element_ty))
+    tl.store(p_A + 32 * BT + 32, cast(b_X22, p_A.dtype.element_ty))
+    tl.store(p_A + 48 * BT, cast(b_X30, p_A.dtype.element_ty))
+    tl.store(p_A + 48 * BT + 16, cast(b_X31, p_A.dtype.element_ty))
+    tl.store(p_A + 48 * BT + 32, cast(b_X32, p_A.dtype.element_ty))
+    tl.store(p_A + 48 * BT + 48, cast(b_X33, p_A.dtype.element_ty))
 
 
 @triton.jit
@@ -159,11 +159,11 @@ def wu_kernel(
     b_beta = tl.load(p_beta + o_i, mask=m_t, other=0.0)
     b_e = tl.exp(tl.load(p_g + o_i, mask=m_t, other=0.0))
     b_v = tl.load(p_v + bos * s_v + i_h * V + o_t[:, None] * s_v + o_v[None, :], mask=m_v, other=0.0)
-    b_vb = (b_v.to(tl.float32) * b_beta[:, None]).to(b_v.dtype)
+    b_vb = cast(b_v.to(tl.float32) * b_beta[:, None], b_v.dtype)
     b_u = dot(b_A, b_vb)
-    tl.store(p_u + o_i[:, None] * V + o_v[None, :], b_u.to(p_u.dtype.element_ty), mask=m_v)
+    tl.store(p_u + o_i[:, None] * V + o_v[None, :], cast(b_u, p_u.dtype.element_ty), mask=m_v)
     p_key = p_k + bos * s_k + (i_h // (HV // H)) * K
     b_k = tl.load(p_key + o_t[:, None] * s_k + o_k[None, :], mask=m_k, other=0.0)
-    b_kb = (b_k.to(tl.float32) * (b_beta * b_e)[:, None]).to(b_k.dtype)
+    b_kb = cast(b_k.to(tl.float32) * (b_beta * b_e)[:, None], b_k.dtype)
     b_w = dot(b_A, b_kb)
-    tl.store(p_w + o_i[:, None] * K + o_k[None, :], b_w.to(p_w.dtype.element_ty), mask=m_k)
+    tl.store(p_w + o_i[:, None] * K + o_k[None, :], cast(b_w, p_w.dtype.element_ty), mask=m_k)
