@@ -38,6 +38,8 @@ Number = Annotated[int, typer.Argument(help="Number of the experiment.")]
 POLL_S = 0.5
 LISTED = 30
 BAR = 24
+SIDE_TABLE_P = 0.05
+SIDE_TABLE_ROWS = 5
 MARKS = {
     CellState.MATCH: ("#", "red"),
     CellState.CLEAN: (".", "green"),
@@ -226,7 +228,7 @@ def render(view: ExperimentView) -> RenderableType:
     strip = _strip(view)
     if strip.plain:
         parts.append(Padding(strip, (1, 0, 0, 2)))
-    shown = [comparison for comparison in view.comparisons if comparison.difference is not None]
+    shown = [c for c in view.comparisons if c.difference is not None and view.finding is None]
     parts.extend(Padding(_interval(view, comparison), (0, 0, 0, 2)) for comparison in shown)
     if view.finding is None:
         parts.extend(Padding(Text(where(item), "cyan"), (0, 0, 0, 2)) for item in view.running)
@@ -297,6 +299,12 @@ def _finding(finding: Finding) -> RenderableType:
     text = Text("\n")
     for line in finding.explanations:
         text.append(f"  - {line}\n")
+    for arm in finding.arms:
+        rows = [row for row in arm.side_table if row.is_new or row.p_holm <= SIDE_TABLE_P][:SIDE_TABLE_ROWS]
+        for row in rows:
+            (a, n), (b, m) = row.control, row.treated
+            kind = "new" if row.is_new else "in the control too"
+            text.append(f"  - also {row.test}: {a}/{n} against {b}/{m} ({kind}, Holm p {row.p_holm:.2g})\n")
     stop = "" if finding.stop_index is None else f", decided at block {finding.stop_index}"
     text.append(f"  {finding.blocks_counted} blocks, {finding.executions} executions{stop}", "dim")
     if finding.signature is not None:

@@ -340,13 +340,10 @@ def _from_decision(
 ) -> ArmFinding:
     verdict = decision.verdict or Verdict.INCONCLUSIVE
     share, share_limits = share_interval(decision.control, decision.treated)
-    blocks = [
-        by_arm
-        for index, by_arm in reading.counted
-        if arm.index in by_arm and decision.stop_index is not None and index <= decision.stop_index
-    ]
+    stop = decision.stop_index
+    blocks = [by_arm for index, by_arm in reading.counted if arm.index in by_arm and stop is not None and index <= stop]
     checks: tuple[CounterCheck, ...] = ()
-    if blocks and not is_aa(arm.treatments):
+    if blocks and acted.needs_counters(_changes(design.control, arm)):
         checks = _checks(design, arm, blocks[0])[1]
     return _arm_finding(
         design,
