@@ -55,8 +55,11 @@ def test_newcombe_covers_as_documented():
 
 @pytest.mark.parametrize(("n", "mean_width"), [(5, 1.08), (10, 0.78)])
 def test_chan_zhang_covers_at_least_its_confidence_everywhere(n, mean_width):
-    limits = np.array([[chan_zhang(a, n, b, n) for b in range(n + 1)] for a in range(n + 1)])
-    cells, widths = coverage(limits[..., 0], limits[..., 1], n)
+    lower, upper = np.empty((n + 1, n + 1)), np.empty((n + 1, n + 1))
+    for a, b in itertools.combinations_with_replacement(range(n + 1), 2):
+        lower[a, b], upper[a, b] = chan_zhang(a, n, b, n)
+        lower[b, a], upper[b, a] = -upper[a, b], -lower[a, b]
+    cells, widths = coverage(lower, upper, n)
     assert cells.min() >= 0.95
     assert widths[np.ix_(IS_MIDDLE, IS_MIDDLE)].mean() == pytest.approx(mean_width, abs=8e-3)
 
