@@ -30,6 +30,7 @@ from gpu_runner.protocol import Outcome
 _MOST_LINES = 8
 _MOST_CHARACTERS = 400
 _READ_CHARACTERS = 20_000
+_STATED_CHARACTERS = 4_000
 
 _FAILING = frozenset({Outcome.FAILED, Outcome.ERROR, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED})
 _INTERRUPTED = frozenset({Outcome.TIMED_OUT, Outcome.KILLED})
@@ -63,7 +64,7 @@ _SUBSTITUTIONS = tuple(
         (r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b", "<time>"),
         (r"\b[A-Za-z]:(?:\\[\w.+@~=-]+)*\\([\w.+@~=-]+)", r"\1"),
         (r"(?<![\w)\].])(?:/[\w.+@~=-]+)+/([\w.+@~=-]+)", r"\1"),
-        (r"(?<![\w./])(?:\.{1,2}/)?(?:[\w+@~=-][\w.+@~=-]*/)+([\w+@~=-]+\.[A-Za-z]\w{0,4})\b", r"\1"),
+        (r"(?<![\w./+@~=-])(?:\.{1,2}/)?(?:[\w+@~=-][\w.+@~=-]*/)+([\w+@~=-]+\.[A-Za-z]\w{0,4})\b", r"\1"),
         (r"\b(?:tmp[a-z0-9_]{6,}|pytest-\d+)\b", "<tmp>"),
         (r"\b0[xX][0-9a-fA-F]+\b", "#"),
         (r"(?<![\w.])(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}(?![\w.])", "<hex>"),
@@ -72,7 +73,7 @@ _SUBSTITUTIONS = tuple(
         (r"(?:(?<![\w.)\]}#])[-+])?(?<!\w)\.?\d(?:[\d_]|[.,](?=\d))*\.?(?:[eE][-+]?\d+)?j?", "#"),
         (r"#\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|h|hours?|B|[kKMGT]i?B|bytes)\b", "#"),
         (r"#\s?%", "#"),
-        (r"(?:\.{2,}\s*)?#(?:[\s,.]*#)*(?:\s*\.{2,})?", "#"),
+        (r"(?:(?<!\.)\.{2,}\s*)?#(?:[\s,.]*#)*(?:\s*\.{2,})?", "#"),
         (r"[\[(]\s*#\s*,?\s*[\])](?:\s*,\s*[\[(]\s*#\s*,?\s*[\])])+", "[#]"),
         (r"""(?<!\w)(?:'(?:[^'\\\n]|\\.){60,}'|"(?:[^"\\\n]|\\.){60,}")""", "'...'"),
     )
@@ -142,7 +143,7 @@ def normalised(text: str) -> str:
     >>> normalised("array([nan, -1.5, ..., 2e-3]) is not in [[1, 2], [3, 4]]")
     'array([#]) is not in [[#]]'
     """
-    text = "\n".join(_stating_lines(text))
+    text = "\n".join(_stating_lines(text))[:_STATED_CHARACTERS]
     for pattern, replacement in _SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
     return " ".join(text.split())

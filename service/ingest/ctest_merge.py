@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpu_runner.protocol import Outcome
@@ -23,11 +24,7 @@ def merge_ctest(files: Sequence[ReportFile], problems: list[Problem]) -> list[Se
     if not own:
         return [file.cases for file in files]
     names = {case.identity for file in own for case in file.cases}
-    joined = [
-        file
-        for file in files
-        if file in own or (file.cases and all(case.identity in names for case in file.cases))
-    ]  # fmt: skip
+    joined = [file for file in files if file in own or _is_of_ctest(file, names)]
     if len(joined) > 1:
         problems.append(
             Problem(f"{', '.join(file.name for file in joined)} report the same ctest run; they are joined")
@@ -50,6 +47,13 @@ def merge_ctest(files: Sequence[ReportFile], problems: list[Problem]) -> list[Se
         cases.extend(attempts)
     rest: list[Sequence[CaseResult]] = [file.cases for file in files if file not in joined]
     return [cases, *rest]
+
+
+def _is_of_ctest(file: ReportFile, names: AbstractSet[TestIdentity]) -> bool:
+    """Return whether a JUnit file is that of the ctest run with these tests: bare names, some of them the same."""
+    identities = {case.identity for case in file.cases}
+    is_bare = all(not (i.suite or i.file or i.classname or i.variant) for i in identities)
+    return is_bare and not identities.isdisjoint(names)
 
 
 def _completed(case: CaseResult, other: CaseResult) -> CaseResult:

@@ -16,6 +16,7 @@ LOG, CONSOLE = "ctest-log", "ctest-console"
 _CONSOLE_LINE = re.compile(
     r"^(?:\d+: )?\s*(?:\d+/\d+ )?\s*Test\s+#\d+: (?P<name>.+?) ?\.{2,}(?P<words>[^.].*?)??\s+(?P<time>[\d.]+) sec\s*$"
 )
+_SUMMARY = re.compile(r"^\d+% tests passed\b", re.MULTILINE)
 _RULE = re.compile(r"^-{20,}$")
 _BEGIN = re.compile(r"^\d+/\d+ Test: (.*)$")
 _START_TIME = re.compile(r'^".*" start time: (.*)$')
@@ -118,11 +119,10 @@ def read_console(document: Document) -> ReportFile:
             continue
         outcome, reason = console_outcome(found["words"] or "")
         add_result(document, results, found["name"], outcome, plain_seconds(found["time"]), reason, "")
-    begun = set(re.findall(r"^\s*Start\s+(\d+): ", text, re.MULTILINE))
-    ended = set(re.findall(r"Test\s+#(\d+): ", text))
-    is_cut = bool(begun - ended) and "tests passed," not in text
+    # ctest's last word; without it the console was cut, or ctest itself was killed.
+    is_cut = _SUMMARY.search(text) is None
     if is_cut:
-        document.repair(f"{len(begun - ended)} test(s) begin and do not end", text.count("\n") + 1, 1)
+        document.repair("ctest did not come to its summary", text.count("\n") + 1, 1)
     return ctest_file(document, CONSOLE, results, is_cut=is_cut, is_complete=not is_cut)
 
 

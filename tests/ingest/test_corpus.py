@@ -113,7 +113,9 @@ def test_plain_files_count_as_in_the_table(row: Row) -> None:
         assert any(case.is_inferred for case in file.cases)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.hostile and row.hostile != "path traversal"], ids=lambda row: row.file)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.hostile and row.hostile != "path traversal"], ids=lambda row: row.file
+)
 def test_hostile_files_are_refused_at_once(row: Row) -> None:
     started = time.process_time()
     file = read_report(row.file, (CORPUS / row.file).read_bytes())
@@ -122,7 +124,9 @@ def test_hostile_files_are_refused_at_once(row: Row) -> None:
     assert file.problems[0].line is not None
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.parse.startswith(("malformed", "empty"))], ids=lambda row: row.file)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.parse.startswith(("malformed", "empty"))], ids=lambda row: row.file
+)
 def test_malformed_files_are_never_taken_as_they_stand(row: Row) -> None:
     file = read(row.file)
     assert file.status in {REPAIRED, REJECTED}
@@ -206,7 +210,11 @@ def test_the_same_name_twice(name: str, key: str, expected: list[tuple[int, str]
 
 def test_rows_browsers_and_states_of_the_producers() -> None:
     jest = read("dorny/external/jest/jest-test-results.xml")
-    assert Counter(case.outcome for case in jest.cases) == {Outcome.PASSED: 4207, Outcome.FAILED: 2, Outcome.SKIPPED: 30}
+    assert Counter(case.outcome for case in jest.cases) == {
+        Outcome.PASSED: 4207,
+        Outcome.FAILED: 2,
+        Outcome.SKIPPED: 30,
+    }
     assert {case.repetition for case in jest.cases} == {Repetition.SINGLE, Repetition.ROW}
     browsers = Counter(case.identity.variant for case in read("launchable/playwright/report.xml").cases)
     assert set(browsers) == {"chromium", "firefox", "webkit"}
