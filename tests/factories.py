@@ -206,7 +206,7 @@ class Played:
             ContextField("process", "environment.VT_GDN_CHUNKO_TRITON", ContextClass.IDENTITY, _toggled(arm)),
             ContextField("host", "cpu_model", ContextClass.IDENTITY, "AMD EPYC 9554"),
             ContextField("host", "boot_id", ContextClass.IDENTITY, "boot-1"),
-            ContextField("pressure", "free_memory_bytes", ContextClass.STATE, 61 * 2**30 + arm.index * 2**20),
+            ContextField("pressure", "memory_available_bytes", ContextClass.STATE, 61 * 2**30 + arm.index * 2**20),
             ContextField("pressure", "wall_s", ContextClass.OBSERVED, 7.0),
         ]
         return (*fields, *self.contexts.get(arm.index, ()))

@@ -1,0 +1,103 @@
+"""Errors as replies: `{"error": code, "message": ..., "way_out": ...}` with the status of the error's class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel
+
+from service.errors import LikewiseError
+
+VALUE_SHOWN = 160
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "upload_too_large", 415: "unsupported_media_type"}
+
+
+class ForbiddenError(LikewiseError):
+    """This token does not have the scope {scope!r}."""
+
+    code = "forbidden"
+    http_status = 403
+    way_out = "`likewise token create NAME --scope {scope}` prints one that has it."
+
+
+class CrossSiteError(LikewiseError):
+    """A page of {site!r} sent this request: without a token only this dashboard's own pages and programs may."""
+
+    code = "cross_site"
+    http_status = 403
+    way_out = "`likewise token create NAME --scope {scope}` prints a token; send it as `Authorization: Bearer TOKEN`."
+
+
+class UploadTooLargeError(LikewiseError):
+    """The body has {size}; at most {limit} bytes are accepted."""
+
+    code = "upload_too_large"
+    http_status = 413
+    way_out = "Send fewer files at a time, gzip them, or raise LIKEWISE_UPLOAD_LIMIT_BYTES."
+
+
+class Problem(BaseModel):
+    """What went wrong, for programs (`error`), for people (`message`), and what to do about it (`way_out`)."""
+
+    error: str
+    message: str
+    way_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """One value that a request should not have had."""
+
+    field: str
+    value: str
+    problem: str
+
+
+def problem_of(error: LikewiseError) -> Response:
+    """Return the reply to an error of ours."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else None
+    return _reply(error.http_status, error.code, str(error), error.remedy, headers)
+
+
+def problem_of_status(status: int, detail: str) -> Response:
+    """Return the reply to an error of HTTP itself, such as an unknown path."""
+    hint = "/v1/openapi.json describes every call."
+    return _reply(status, HTTP_CODES.get(status, "http_error"), detail, hint if status < 500 else "")
+
+
+def problem_of_crash() -> Response:
+    """Return the reply when the service itself failed; the log has the trace."""
+    text = "Likewise failed while it answered; the log of the service has the details."
+    return _reply(500, "internal", text, "Nothing was half written: it is safe to try again.")
+
+
+def problem_of_validation(errors: Sequence[Any]) -> Response:
+    """Return the reply to a request whose fields are wrong: the first in the message, every one in `details`."""
+    found = [_invalid(error) for error in errors]
+    first = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    message = f"{first.field} is {first.value}: {first.problem}{more}."
+    details = [{"field": item.field, "value": item.value, "problem": item.problem} for item in found]
+    return _reply(422, "invalid_value", message, "/v1/openapi.json describes every call.", details=details)
+
+
+def _invalid(error: dict[str, Any]) -> Invalid:
+    place = [str(part) for part in error["loc"]]
+    field = ".".join(place[1:]) or place[0]
+    if error["type"] == "missing":
+        return Invalid(field, "missing", "it is needed")
+    value = repr(error.get("input"))
+    shown = value if len(value) <= VALUE_SHOWN else value[: VALUE_SHOWN - 3] + "..."
+    return Invalid(field, shown, str(error["msg"])[:1].lower() + str(error["msg"])[1:])
+
+
+def _reply(
+    status: int, code: str, message: str, way_out: str, headers: dict[str, str] | None = None, **more: Any
+) -> Response:
+    # ASCII, because what was sent to us may hold characters that UTF-8 cannot write.
+    body = json.dumps({"error": code, "message": message, "way_out": way_out, **more}, ensure_ascii=True)
+    return Response(body, status, headers, "application/json")
