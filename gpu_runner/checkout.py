@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_runner import tree
+from gpu_runner import host, tree
 from gpu_runner.failures import RunnerError
 from gpu_runner.protocol import Build, SuiteDefinition, canonical_digest
 from gpu_runner.sandbox import Collector, Ended, Ending, Limits, Sandbox
@@ -31,7 +31,10 @@ _COMMIT_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_./-]*")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A built tree. `is_dirty`: the build changed tracked files. `artefacts`: hash of the files that it added."""
+    """A built tree. `is_dirty`: the build changed tracked files. `artefacts`: hash of the files that it added.
+
+    `toolchain`: versions of the tools that were on the PATH of the build.
+    """
 
     key: str
     path: Path
@@ -40,6 +43,7 @@ class Snapshot:
     tree_hash: str
     artefacts: str
     is_dirty: bool
+    toolchain: Mapping[str, str | None]
 
     def recall(self, name: str) -> Any:
         """Return what `remember` stored under the name with this snapshot, or None."""
@@ -87,7 +91,9 @@ class Checkout:
                 f"the files of commit {commit} hash to {meta['tree_hash']}, the plan wants {self.wanted_tree_hash}",
                 "give the plan the source tree that it was made for, without changed or extra files",
             )
-        return Snapshot(key, folder, commit, build, meta["tree_hash"], meta["artefacts"], meta["is_dirty"])
+        return Snapshot(
+            key, folder, commit, build, meta["tree_hash"], meta["artefacts"], meta["is_dirty"], meta["toolchain"]
+        )
 
     def _plain(self) -> str | None:
         """Return the tree hash of a source without git, None for a git repository."""
@@ -117,6 +123,7 @@ class Checkout:
             "tree_hash": tree_hash,
             "is_dirty": tree.tree_hash(target, tracked) != tree_hash,
             "artefacts": tree.tree_hash(target, tree.file_paths(target) - tracked),
+            "toolchain": host.toolchain(compose(self.slot.private, [suite.environment, build.environment])),
         }
         folder.mkdir(parents=True)
         target.rename(folder / "tree")

@@ -57,7 +57,7 @@ def device_fields() -> list[ContextField]:
 
 
 def software_fields(
-    arm: ArmJob, arms: Sequence[ArmJob], suite: SuiteDefinition, snapshot: Snapshot, environment: Mapping[str, str]
+    arm: ArmJob, arms: Sequence[ArmJob], suite: SuiteDefinition, snapshot: Snapshot
 ) -> list[ContextField]:
     """Return the channel software, but for `python` and `packages`, which the framework tells."""
     build = arm_build(suite, arm)
@@ -70,7 +70,7 @@ def software_fields(
         "artefacts": snapshot.artefacts,
     }
     values |= {f"build_environment.{name}": build.environment.get(name) for name in sorted(names)}
-    values |= {f"toolchain.{name}": version for name, version in host.toolchain(environment).items()}
+    values |= {f"toolchain.{name}": version for name, version in snapshot.toolchain.items()}
     return _fields("software", IDENTITY, values)
 
 

@@ -265,7 +265,7 @@ class Worker:
         return [
             *context.host_fields(),
             *devices,
-            *context.software_fields(arm, arms, self.suite, snapshot, environment),
+            *context.software_fields(arm, arms, self.suite, snapshot),
             *context.suite_fields(arm, self.suite, tests, self.job.victim, version, session),
             *context.process_fields(arms, self.suite, environment, self.framework.process_model),
             *context.limit_fields(self.suite),

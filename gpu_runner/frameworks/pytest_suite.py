@@ -30,7 +30,7 @@ process_model = "one process for all tests"
 LIST_TIMEOUT_S = 900.0
 VERSION_TIMEOUT_S = 60.0
 PLUGIN = "likewise_pytest_plugin"
-NO_MODULE = "No module named pytest"
+NO_MODULE = "No module named 'pytest'"
 HIDDEN_NAMES = ("service", "workers", "migrations", "gpu_runner")
 # pytest's own exit codes: all passed, some failed, interrupted, no tests.
 ENDED_BY_ITSELF = frozenset({0, 1, 2, 5})
@@ -204,6 +204,7 @@ class _Events:
                 self.running = self._deadline = None
             case "end":
                 self.has_ended = True
+                self._deadline = None
 
     def _begin(self, test: str) -> None:
         attempts = self.attempts.setdefault(test, [])

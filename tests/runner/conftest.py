@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from gpu_runner.protocol import SuiteDefinition
-from tests.runner.harness import SUITES, Runner, commit
+from gpu_runner.tree import tree_hash
+from tests.runner.harness import SUITES, Runner, commit, write
 
 
 @pytest.fixture
 def make_runner(tmp_path):
-    """Returns a function from files (or a folder to copy) and suite settings to a Runner."""
+    """Returns a function from files (or a folder to copy) and suite settings to a Runner.
+
+    Files lie in a plain folder, a copied folder becomes a git repository.
+    """
 
     def make(files, **settings):
         source = tmp_path / "source"
@@ -20,7 +24,8 @@ def make_runner(tmp_path):
             sha = commit(source)
         else:
             source.mkdir()
-            sha = commit(source, files)
+            write(source, files)
+            sha = tree_hash(source)
         settings = {"name": "suite", "timeout_s": 60.0, "test_timeout_s": 20.0, **settings}
         return Runner(source, tmp_path / "slot", SuiteDefinition(**settings), sha, tmp_path)
 

@@ -30,15 +30,17 @@ def git(folder, *arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
 
 
-def commit(folder, files=None):
-    """Write files (None: deleted) and commit everything; returns the SHA."""
-    for name, text in (files or {}).items():
+def write(folder, files):
+    """Write files."""
+    for name, text in files.items():
         path = folder / name
-        if text is None:
-            path.unlink()
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def commit(folder, files=None):
+    """Write files and commit everything; returns the SHA."""
+    write(folder, files or {})
     if not (folder / ".git").exists():
         git(folder, "init", "--quiet")
     git(folder, "add", "--all")
