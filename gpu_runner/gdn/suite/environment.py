@@ -11,7 +11,7 @@ from gpu_runner.gdn.faults import Fault
 from gpu_runner.gdn.ops import calls
 from gpu_runner.gdn.registry import ENVIRONMENT_PREFIX, Realization
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import Inputs, context
+from gpu_runner.gdn.suite.inputs import Inputs, assert_near, context
 
 VARIABLE = f"{ENVIRONMENT_PREFIX}L2NORM"
 
@@ -26,7 +26,7 @@ def l2norm_is_the_same_in_both_realizations() -> None:
         results.append(calls.l2norm(i.q, ctx=context()).float())
     if not faults.is_on(Fault.ENV_LEAK):
         _restore(before)
-    torch.testing.assert_close(*results, atol=1e-2 if i.q.dtype == torch.bfloat16 else 1e-6, rtol=0)
+    assert_near(*results, atol=1e-2 if i.q.dtype == torch.bfloat16 else 1e-6)
 
 
 def _restore(value: str | None) -> None:

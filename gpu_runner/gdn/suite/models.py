@@ -18,7 +18,7 @@ from gpu_runner.gdn.sampling import SamplingParams, next_token
 from gpu_runner.gdn.sequence import Sequence
 from gpu_runner.gdn.suite import case as suite
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import context, oracle_context
+from gpu_runner.gdn.suite.inputs import assert_near, context, oracle_context
 from gpu_runner.gdn.tiny import tiny_config, tiny_model
 
 PREFILL_OPERATORS = ("gating", "conv1d", "l2norm", "cumsum", "kkt_solve", "wu", "delta_h", "chunk_o", "rmsnorm_gated")
@@ -45,7 +45,7 @@ def _prefill_and_steps(family: Family, prefill: OpCtx) -> None:
     chunked, stepped = (Sequence(model_of(family), len(tokens), ctx) for ctx in (prefill, oracle_context()))
     got = chunked.logits(chunked.extend(tokens))
     want = stepped.logits(torch.cat([stepped.step(token) for token in tokens]))
-    torch.testing.assert_close(got, want, atol=_closeness(), rtol=0)
+    assert_near(got, want, atol=_closeness())
     ids = torch.tensor(tokens[1:], device=got.device)
     divergence = k3_divergence(*(chosen_log_probabilities(logits[:-1], ids) for logits in (want, got)))
     suite.measure(f"k3.{family}", divergence)
@@ -96,7 +96,7 @@ def mixed_batch_equals_its_parts() -> None:
     model.forward(prompt, pools, ctx)
     mixed = _batch(Phase.MIXED, [first[-1:], second], [rows[:20], rows[20:29]], [19, 0], [1, 2])
     got = model.forward(mixed, pools, ctx)
-    torch.testing.assert_close(got, want, atol=_closeness(), rtol=0)
+    assert_near(got, want, atol=_closeness())
 
 
 @case
@@ -109,7 +109,7 @@ def checkpoint_resumes_a_prefill() -> None:
     whole = replace(_batch(Phase.PREFILL, [tokens], [rows], [0], [1]), tracks=[TrackCopy(0, 64, 2)])
     want = model.forward(whole, pools, ctx)
     got = model.forward(_batch(Phase.PREFILL, [tokens[64:]], [rows], [64], [2]), pools, ctx)
-    torch.testing.assert_close(got, want, atol=_closeness(), rtol=0)
+    assert_near(got, want, atol=_closeness())
 
 
 def _batch(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.ops.scratch import POOLS
 from gpu_runner.gdn.registry import OpCtx
@@ -11,7 +9,7 @@ from gpu_runner.gdn.sequence import Sequence
 from gpu_runner.gdn.spec import greedy, speculate
 from gpu_runner.gdn.suite import case as suite
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import oracle_context
+from gpu_runner.gdn.suite.inputs import assert_near, oracle_context
 from gpu_runner.gdn.suite.models import model_of, tokens_of
 from gpu_runner.gdn.suite.tactics import decode_has_the_bits_of_verification
 
@@ -44,7 +42,7 @@ def rejected_drafts_leave_no_trace() -> None:
     batch, output = drafted.verify([5, 6, 7])
     drafted.accept(batch, output, 1)
     plain.step(5)
-    torch.testing.assert_close(drafted.step(9), plain.step(9), atol=1e-4, rtol=1e-3)
+    assert_near(drafted.step(9), plain.step(9), atol=1e-4, rtol=1e-3)
 
 
 # Registered here and not where it stands: it must come after every case that decodes.
