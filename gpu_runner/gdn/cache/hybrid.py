@@ -250,15 +250,13 @@ class HybridCache:
             request.checkpoints = request.checkpoints.with_slot(place, None)
 
     def _donate_end(self, request: Request) -> None:
-        if (
-            request.working is not None
-            and request.computed > request.tree_rows
-            and self._insert(request, request.computed, request.working)
-        ):
+        if request.working is not None and self._insert(request, request.computed, request.working):
             request.working = None
 
     def _insert(self, request: Request, length: int, slot: int) -> bool:
         """Gives the first `length` tokens to the tree and locks them there; whether it took the state in `slot`."""
+        if length <= request.tree_rows:
+            return False
         insertion = self.tree.insert(request.tokens[:length], request.rows[:length], slot)
         self.rows.release(request.rows[request.tree_rows : insertion.known])
         self.tree.lock(insertion.node)

@@ -71,13 +71,6 @@ class Pools:
         self.conv[:, destination] = self.conv[:, source]
         self.temporal[:, destination] = self.temporal[:, source]
 
-    def clear_states(self, slots: list[int]) -> None:
-        """Zeroes the states of `slots` in every layer."""
-        if slots:
-            index = torch.tensor(slots, device=self.conv.device)
-            self.conv[:, index] = 0
-            self.temporal[:, index] = 0
-
 
 class FreeList:
     """Hands out the numbers `first` to `first + size - 1`, the one freed last first.
