@@ -63,18 +63,20 @@ class Snapshot:
 class Checkout:
     """Makes and keeps the snapshots of one source in one slot."""
 
-    def __init__(self, source: str, sandbox: Sandbox, wanted_tree_hash: str | None) -> None:
+    def __init__(
+        self, source: str, sandbox: Sandbox, control_commit: str, wanted_tree_hash: str | None, arms: int
+    ) -> None:
+        """`wanted_tree_hash`: what the files of the control's commit must hash to. `arms`: how many share the slot."""
         self.source = os.path.abspath(source) if os.path.exists(source) else source
         self.sandbox = sandbox
         self.slot = sandbox.slot
         self.wanted_tree_hash = wanted_tree_hash
         self.mirror = self.slot.path / "mirrors" / canonical_digest(self.source)[:16]
-        self.kept = KEPT_SNAPSHOTS
+        self.control_commit = control_commit
+        self.kept = max(KEPT_SNAPSHOTS, 2 * arms)
         self._plain_hash: str | None = None
 
-    def snapshot(
-        self, suite: SuiteDefinition, commit: str, build: Build, is_control: bool, progress: Callable[[str], None]
-    ) -> Snapshot:
+    def snapshot(self, suite: SuiteDefinition, commit: str, build: Build, progress: Callable[[str], None]) -> Snapshot:
         """Return the snapshot of a commit and a build, made now unless the slot has it.
 
         RunnerError: `no_such_commit`, `tree_differs`, `build_failed`, `no_source`.
@@ -85,14 +87,17 @@ class Checkout:
             self._make(folder, suite, commit, build, progress)
         meta = json.loads((folder / "meta.json").read_text("utf-8"))
         os.utime(folder)
-        if is_control and self.wanted_tree_hash not in {None, meta["tree_hash"]}:
-            raise RunnerError(
-                "tree_differs",
-                f"the files of commit {commit} hash to {meta['tree_hash']}, the plan wants {self.wanted_tree_hash}",
-                "give the plan the source tree that it was made for, without changed or extra files",
-            )
+        if commit == self.control_commit and self.wanted_tree_hash not in {None, meta["tree_hash"]}:
+            raise self._tree_differs(meta["tree_hash"])
         return Snapshot(
             key, folder, commit, build, meta["tree_hash"], meta["artefacts"], meta["is_dirty"], meta["toolchain"]
+        )
+
+    def _tree_differs(self, found: str) -> RunnerError:
+        return RunnerError(
+            "tree_differs",
+            f"the files of {self.source!r} hash to {found}, the plan wants {self.wanted_tree_hash}",
+            "give the plan the source tree that it was made for, without changed or extra files",
         )
 
     def _plain(self) -> str | None:
@@ -134,7 +139,10 @@ class Checkout:
         """Fill `target` with the files of the commit and return their paths."""
         plain = self._plain()
         if plain is not None:
-            if commit != plain and self.wanted_tree_hash != plain:
+            if self.wanted_tree_hash not in {None, plain}:
+                raise self._tree_differs(plain)
+            # A detached plan names the commit of a tree that has no git any more; other commits are not to be had.
+            if commit != plain and (self.wanted_tree_hash is None or commit != self.control_commit):
                 raise RunnerError(
                     "no_such_commit",
                     f"commit {commit}: {self.source!r} is a folder without git, and its files hash to {plain}",

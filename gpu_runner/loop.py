@@ -32,7 +32,7 @@ from gpu_runner.protocol import (
 from gpu_runner.residency import read_through, resident_share
 from gpu_runner.restore import Restorer, RestoreMode
 from gpu_runner.sandbox import Ending, Sandbox
-from gpu_runner.slot import Slot
+from gpu_runner.slot import SLOT_MARK, Slot
 from gpu_runner.surroundings import CACHE_VARIABLES, compose
 from gpu_runner.warm import WarmCaches
 
@@ -78,6 +78,8 @@ class Worker:
     def __init__(
         self, job: PrepareJob | BlockJob, slot: Slot, life: Life, emit: Emit, restore_mode: RestoreMode | None
     ) -> None:
+        if not job.arms:
+            raise RunnerError("malformed_job", "the job has no arms", "give at least the control arm")
         self.job = job
         self.suite = job.suite
         self.slot = slot
@@ -85,8 +87,7 @@ class Worker:
         self.emit = emit
         self.framework: Framework = frameworks.get(job.suite.framework)
         self.sandbox = Sandbox(slot, life)
-        self.checkout = Checkout(job.source, self.sandbox, job.tree_hash)
-        self.checkout.kept = max(self.checkout.kept, 2 * len(job.arms))
+        self.checkout = Checkout(job.source, self.sandbox, arm_commit(job.arms[0]), job.tree_hash, len(job.arms))
         self.restorer = Restorer(self.sandbox, restore_mode)
         self.arms = {arm.arm: arm for arm in job.arms}
 
@@ -152,9 +153,8 @@ class Worker:
 
     def snapshot(self, arm: ArmJob) -> Snapshot:
         """Return the built tree of an arm."""
-        is_control = arm.arm == self.job.arms[0].arm
         progress = lambda phase: self.emit(Progress(phase, arm.arm))  # noqa: E731
-        return self.checkout.snapshot(self.suite, arm_commit(arm), arm_build(self.suite, arm), is_control, progress)
+        return self.checkout.snapshot(self.suite, arm_commit(arm), arm_build(self.suite, arm), progress)
 
     def listing(self, arm: ArmJob, snapshot: Snapshot) -> Listing:
         """Return the tests of an arm's built tree under the arm's environment, as remembered with the snapshot."""
@@ -173,7 +173,11 @@ class Worker:
 
     def environment(self, arm: ArmJob, extra: Mapping[str, str | None], run_seed: int) -> dict[str, str]:
         """Return the whole environment of an arm's tests."""
-        own = {"LIKEWISE_RUN_SEED": str(run_seed), "LIKEWISE_EVENTS": str(self.slot.private / "own" / "events.jsonl")}
+        own = {
+            "LIKEWISE_RUN_SEED": str(run_seed),
+            "LIKEWISE_EVENTS": str(self.slot.private / "own" / "events.jsonl"),
+            SLOT_MARK: str(self.slot.path),
+        }
         return compose(self.slot.private, [own, self.suite.environment, arm_environment(arm), extra])
 
     def site(self, environment: Mapping[str, str], snapshot: Snapshot) -> Site:

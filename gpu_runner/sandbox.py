@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from gpu_runner import linux
 from gpu_runner.failures import RunnerError
 from gpu_runner.life import Life
-from gpu_runner.slot import Slot
+from gpu_runner.slot import SLOT_MARK, Slot
 from gpu_runner.supervisor import END_ORPHANS, END_TREE, Order, Overlay, supervise
 
 TICK_S = 0.05
@@ -115,7 +115,7 @@ class Sandbox:
     ) -> Ended:
         """Return how the command ended. CancelledError, with the tree ended, when the job is no longer wanted."""
         self.life.check()
-        marked = {**environment, "LIKEWISE_SLOT": str(self.slot.path)}
+        marked = {**environment, SLOT_MARK: str(self.slot.path)}
         order = Order(command, cwd, marked, limits.memory_bytes, overlay)
         control_read, control = os.pipe2(os.O_CLOEXEC)
         status, status_write = os.pipe2(os.O_CLOEXEC)

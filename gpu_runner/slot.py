@@ -15,6 +15,8 @@ from gpu_runner import linux
 from gpu_runner.failures import RunnerError
 
 PATIENCE_S = 20.0
+# Names the slot in the environment of every process that runs for it, so that leftovers can be found.
+SLOT_MARK = "LIKEWISE_SLOT"
 
 
 class Slot:
@@ -102,7 +104,7 @@ class Slot:
         if {"pid": pid, "start_ticks": started} in noted:
             return True
         marks = linux.environment_of(pid).split(b"\0")
-        return f"LIKEWISE_SLOT={self.path}".encode() in marks
+        return os.fsencode(f"{SLOT_MARK}={self.path}") in marks
 
     def _kill(self, pid: int, noted: list[dict[str, int]]) -> None:
         # The process is held by a descriptor and looked at again, so that a reused id is never hit.

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from gpu_runner.failures import RunnerError
-from gpu_runner.protocol import SuiteDefinition, TestResult
+from gpu_runner.protocol import Outcome, SuiteDefinition, TestResult
 from gpu_runner.records import Records
 from gpu_runner.sandbox import Ended, Limits, Observer, Sandbox
 from gpu_runner.supervisor import Overlay
 
 OUTPUT_TAIL = 16 * 1024
+OUTPUT_TAIL_PASSED = 2 * 1024
 MESSAGE_LENGTH = 4 * 1024
 
 
@@ -100,6 +101,6 @@ def get(name: str) -> Framework:
     return cast("Framework", importlib.import_module(module))
 
 
-def tail(text: str) -> str | None:
-    """Return the end of an output, None when there is none."""
-    return text[-OUTPUT_TAIL:] or None
+def tail(text: str, outcome: Outcome) -> str | None:
+    """Return the end of a test's output, None when there is none; of a test that passed, less is kept."""
+    return text[-(OUTPUT_TAIL_PASSED if outcome is Outcome.PASSED else OUTPUT_TAIL) :] or None

@@ -13,6 +13,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _START = re.compile(r"\s+Start\s+(\d+): ")
 _RESULT = re.compile(
     r"\s*\d+/\d+ Test\s+#(\d+): .*?\.\.\.*\s*(Passed|[A-Z][a-z ]+\*\*\*.*?|\*\*\*.*?)\s+([\d.]+) sec\s*$"
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXPRESSION = re.compile(
     r"check|require|expect|assert|fail|error|exception|abort|terminate|panic|cannot", re.IGNORECASE
 )
@@ -41,6 +43,7 @@ _EXPRESSION = re.compile(
 _CRASH = re.compile(
     r"segfault|illegal|interrupt|numerical|other_?fault|exception|subprocess (aborted|killed)", re.IGNORECASE
 )
+_CONSOLE_VARIABLES = frozenset({"CTEST_OUTPUT_ON_FAILURE", "CTEST_PROGRESS_OUTPUT", "CTEST_USE_VERBOSE"})
 # Not carried over: the order is ours, and resource groups need a specification that only `ctest` itself was given.
 _DROPPED = frozenset({"COST", "DEPENDS", "RESOURCE_GROUPS", "GENERATED_RESOURCE_SPEC_FILE", "MEASUREMENT"})
 
@@ -173,8 +176,10 @@ def run_tests(site: Site, listing: Listing, tests: Sequence[str], progressed: Pr
         "--no-tests=error", "--timeout", f"{site.suite.test_timeout_s:g}",
         "--test-output-size-passed", size, "--test-output-size-failed", size,
     ]  # fmt: skip
-    console = _Console([name for name, _, _ in attempts], progressed)
-    ended = site.launch(command, site.suite.timeout_s, console)
+    console = _Console([test for test, _, _ in attempts], progressed)
+    # Variables that would mix other things into the console.
+    environment = {name: value for name, value in site.environment.items() if name not in _CONSOLE_VARIABLES}
+    ended = replace(site, environment=environment).launch(command, site.suite.timeout_s, console)
     records = Records()
     found = _read_report(folder, ended)
     results = [_result(place, attempts[place], console, found, ended, records) for place in console.order()]
@@ -247,7 +252,7 @@ class _Console:
         """Take the lines of the console; test output is never on it."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            text = line.decode(errors="replace")
+            text = _COLOUR.sub("", line.decode(errors="replace"))
             if (start := _START.match(text)) is not None:
                 place = int(start[1]) - 1
                 self.started[place] = linux.ticks_now()
@@ -305,7 +310,7 @@ def _result(
     failure_type, message = _failure(outcome, facts, output)
     duration = float(facts["Execution Time"]) if facts.get("Execution Time") else None
     counters = records.of_test(test)
-    return TestResult(test, outcome, number, position, duration, failure_type, message, tail(output), counters)
+    return TestResult(test, outcome, number, position, duration, failure_type, message, tail(output, outcome), counters)
 
 
 def _outcome(status: str, exit_code: str, completion: str) -> Outcome:

@@ -38,7 +38,7 @@ class _Report:
 
     def write(self, event: str, **values: Any) -> None:
         if os.getpid() == self.owner:
-            line = json.dumps({"event": event, "time": time.time(), **values}) + "\n"
+            line = json.dumps({"event": event, "time": time.monotonic(), **values}) + "\n"
             os.write(self.descriptor, line.encode("utf-8", "surrogatepass"))
 
 
@@ -171,6 +171,10 @@ def _record_lines(sections: Sequence[tuple[str, str]]) -> list[str]:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish(nodeid: str) -> None:
     REPORT.write("finish", test=nodeid)
+
+
+def pytest_keyboard_interrupt(excinfo: Any) -> None:
+    REPORT.write("interrupted", message=f"{excinfo.typename}: {excinfo.value}"[:MESSAGE_LIMIT])
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +125,11 @@ def _command(site: Site, tests: Sequence[str] | None, arguments: Sequence[str]) 
     if "/" in python:  # a bare name is looked up on the PATH
         python = str(site.cwd / python)
     # Only the plugin's folder is added to the path: `sys.path` keeps everything else as the project has it.
-    start = f"import sys; sys.path.insert(1, {str(folder)!r}); import pytest; sys.exit(pytest.console_main())"
+    # It starts as `python -m pytest` does, with the current folder, by its full name, in front.
+    start = (
+        f"import os, sys; sys.path[:1] = [os.getcwd() if sys.path[0] == '' else sys.path[0], {str(folder)!r}]; "
+        "import pytest; sys.exit(pytest.console_main())"
+    )
     own = ["-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:randomly"]
     return [python, "-c", start, *own, *site.suite.arguments, *arguments]
 
@@ -153,6 +156,7 @@ class _Events:
         self.running: str | None = None
         self.started = 0
         self.printed: dict[str | None, str] = {}
+        self.interrupted: str | None = None
         self.has_ended = False
         self._offset = 0
         self._deadline: float | None = None
@@ -190,9 +194,8 @@ class _Events:
             case "start":
                 self.running = event["test"]
                 self._begin(event["test"])
-                # The plugin's clock is this host's: the time that passed before this line was read counts.
-                left = event["time"] + self.test_timeout_s - time.time()
-                self._deadline = time.monotonic() + left
+                # The plugin's monotonic clock is this host's: the time before this line was read counts.
+                self._deadline = event["time"] + self.test_timeout_s
             case "phase":
                 attempts = self.attempts[event["test"]]
                 # A plugin that repeats a failed test starts a new attempt with its next set-up.
@@ -202,6 +205,8 @@ class _Events:
             case "finish":
                 self.attempts[event["test"]][-1].is_finished = True
                 self.running = self._deadline = None
+            case "interrupted":
+                self.interrupted = event["message"]
             case "end":
                 self.has_ended = True
                 self._deadline = None
@@ -246,7 +251,7 @@ def _result(test: str, attempt: _Attempt, events: _Events, ended: Ended, records
         parts.append(ended.output.decode(errors="replace"))
     duration = sum(phase["duration_s"] for phase in phases) if phases else None
     counters = records.of_test(test) if is_last else {}
-    output = tail("\n".join(part for part in parts if part))
+    output = tail("\n".join(part for part in parts if part), outcome)
     return TestResult(test, outcome, attempt.number, attempt.position, duration, kind, message, output, counters)
 
 
@@ -277,7 +282,7 @@ def _unfinished(events: _Events, ended: Ended) -> tuple[Outcome, str | None, str
         case Ending.OVER_MEMORY:
             return Outcome.KILLED, "memory", f"the memory guard ended it: {ended.detail}"
     if events.has_ended:
-        return Outcome.ERROR, "exit", f"the session was ended from within the test: {_last_line(ended)}"
+        return Outcome.ERROR, "exit", f"the session was ended from within the test: {events.interrupted or 'no reason'}"
     if ended.exit_code is not None and ended.exit_code < 0:
         name = signal.Signals(-ended.exit_code).name
         return Outcome.CRASHED, name, f"the process died of {name}"

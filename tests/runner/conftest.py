@@ -39,7 +39,7 @@ def demo_of_ctest(make_runner):
         framework="ctest",
         build=("cmake -S . -B build",),
         test_dir="build",
-        test_timeout_s=1.0,
+        test_timeout_s=2.0,
     )
 
 
@@ -50,5 +50,5 @@ def demo_of_pytest(make_runner):
         framework="pytest",
         build=("sh tools/register_extra.sh",),
         paths=("tests",),
-        test_timeout_s=1.0,
+        test_timeout_s=2.0,
     )

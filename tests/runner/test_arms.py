@@ -102,7 +102,9 @@ def test_inserting_puts_the_tests_right_before_the_victim_and_keeps_all_others_i
 @given(names, st.data())
 def test_excluding_is_the_listing_minus_the_tests(listing, data):
     victim = data.draw(st.sampled_from(listing))
-    gone = data.draw(st.lists(st.sampled_from(listing), unique=True).map(lambda tests: [t for t in tests if t != victim]))
+    gone = data.draw(
+        st.lists(st.sampled_from(listing), unique=True).map(lambda tests: [t for t in tests if t != victim])
+    )
     result = apply_treatments(listing, [treat("exclude", *gone)], victim)
     assert result == tuple(test for test in listing if test not in gone)
 

@@ -36,7 +36,7 @@ BARE = Path(sys.base_prefix) / "bin" / "python3"
 
 @pytest.fixture
 def runner(make_runner):
-    script = 'test $((LIKEWISE_RUN_SEED % 2)) = 0'
+    script = "test $((LIKEWISE_RUN_SEED % 2)) = 0"
     runner = make_runner(ctest_files(("first", "true"), ("second", script)), framework="ctest")
     runner.arm(name="control")
     runner.arm(Treatment(TreatmentKind.EXCLUDE, tests=("first",)), name="treated")
@@ -48,7 +48,9 @@ def plan(runner, blocks=2, **changes):
     prepare = dataclasses.replace(runner.prepare_job("second"), source="/elsewhere", slot_dir="/elsewhere/slot")
     jobs = [
         dataclasses.replace(
-            runner.block_job((0, ("first", "second"), 10 + number), (1, (), 11 + number), victim="second", number=number),
+            runner.block_job(
+                (0, ("first", "second"), 10 + number), (1, (), 11 + number), victim="second", number=number
+            ),
             source="/elsewhere",
             slot_dir="/elsewhere/slot",
         )
@@ -63,7 +65,12 @@ def plan(runner, blocks=2, **changes):
 def run_batch(runner, text, *options, python=sys.executable):
     command = ["env", "-i", str(python), "-m", "gpu_runner", "batch", "--source", str(runner.source)]
     done = subprocess.run(
-        [*command, "--slot", str(runner.slot), *options], input=text, capture_output=True, text=True, cwd=ROOT, check=False
+        [*command, "--slot", str(runner.slot), *options],
+        input=text,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     return understand(done)
 
@@ -117,8 +124,17 @@ def test_a_tree_with_one_changed_or_added_file_is_refused(runner):
     text = plan(runner)
     (runner.source / "added.txt").write_text("x")
     said = run_batch(runner, text)
-    assert (said.exit_code, said.failure.code) == (1, "no_such_commit")
+    assert (said.exit_code, said.failure.code) == (1, "tree_differs")
     assert said.of("execution") == []
+
+
+def test_exported_files_stand_for_the_commit_of_the_control_only(runner):
+    runner.arms[0] = dataclasses.replace(runner.arms[0], commit="a" * 40)
+    runner.arms[1] = dataclasses.replace(runner.arms[1], commit="a" * 40)
+    assert run_batch(runner, plan(runner, blocks=1)).is_done
+    runner.arms[1] = dataclasses.replace(runner.arms[1], commit="b" * 40)
+    said = run_batch(runner, plan(runner, blocks=1))
+    assert (said.failure.code, "b" * 40 in said.failure.message) == ("no_such_commit", True)
 
 
 def test_tests_other_than_those_of_the_plan_are_refused(runner):

@@ -8,7 +8,11 @@ from gpu_runner.protocol import Treatment, TreatmentKind
 from gpu_runner.surroundings import compose, search_path
 from tests.runner.harness import ctest_files, fields
 
-SECRETS = {"AWS_SECRET_ACCESS_KEY": "s3cret", "GITHUB_TOKEN": "ghs_x", "PIP_INDEX_URL": "https://user:s3cret@example.org"}
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "s3cret",
+    "GITHUB_TOKEN": "ghs_x",
+    "PIP_INDEX_URL": "https://user:s3cret@example.org",
+}
 
 
 @pytest.fixture
@@ -85,7 +89,9 @@ def test_suite_and_software_say_what_ran(reports):
 
 
 def test_a_build_that_changes_tracked_files_is_dirty(make_runner):
-    runner = make_runner(ctest_files(("one", "true")) | {"a": "x"}, framework="ctest", build=("echo y > a; echo z > b",))
+    runner = make_runner(
+        ctest_files(("one", "true")) | {"a": "x"}, framework="ctest", build=("echo y > a; echo z > b",)
+    )
     clean = runner.arm(Treatment(TreatmentKind.BUILD, commands=("true",)))
     built = runner.arm()
     said = [fields(arm, "software") for arm in runner.prepare("one").of("prepared")]

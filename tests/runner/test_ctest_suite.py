@@ -95,7 +95,12 @@ def test_a_victim_alone_keeps_the_fixtures_that_it_requires(make_runner):
         set_tests_properties(stop PROPERTIES FIXTURES_CLEANUP server)
         set_tests_properties(victim PROPERTIES FIXTURES_REQUIRED server)
     """
-    scripts = [("other", "true"), ("stop", 'rm "$HOME/up"'), ("victim", 'test -e "$HOME/up"'), ("start", 'touch "$HOME/up"')]
+    scripts = [
+        ("other", "true"),
+        ("stop", 'rm "$HOME/up"'),
+        ("victim", 'test -e "$HOME/up"'),
+        ("start", 'touch "$HOME/up"'),
+    ]
     runner = make_runner(ctest_files(*scripts, properties=properties), **NO_BUILD)
     runner.arm(Treatment(TreatmentKind.ALONE))
     tests = runner.prepare("victim").of("prepared")[0].tests
@@ -157,9 +162,7 @@ def test_arguments_select_when_tests_are_listed(make_runner):
 @pytest.mark.parametrize("which", ["beside the interpreter", "on the PATH"])
 def test_ctest_is_found_beside_the_interpreter_or_on_the_path(make_runner, tmp_path, which):
     beside = Path(sys.executable).parent / "ctest"
-    elsewhere = next(
-        (found for found in ("/usr/bin/ctest", "/usr/local/bin/ctest") if Path(found).exists()), None
-    )
+    elsewhere = next((found for found in ("/usr/bin/ctest", "/usr/local/bin/ctest") if Path(found).exists()), None)
     wanted = beside if which == "beside the interpreter" else elsewhere
     if wanted is None or not Path(wanted).exists():
         pytest.skip(f"no ctest {which}")

@@ -22,7 +22,9 @@ def seed_where(**wanted):
     """Return the first seed whose draws are below (True) or not below (False) the suites' limits."""
     limits = {"spec_decode_gate": 650, "page_allocator_race": 100, "driver_unload": 500}
     return next(
-        seed for seed in range(10_000) if all((draw(seed, name) < limits[name]) is is_so for name, is_so in wanted.items())
+        seed
+        for seed in range(10_000)
+        if all((draw(seed, name) < limits[name]) is is_so for name, is_so in wanted.items())
     )
 
 
@@ -98,7 +100,10 @@ def test_pytest_demo_tells_every_outcome_apart_and_loses_what_follows_a_crash(de
     demo_of_pytest.arm(Treatment(TreatmentKind.EXCLUDE, tests=(PYTEST_POLLUTER,)))
     prepared = demo_of_pytest.prepare(PYTEST_VICTIM).of("prepared")
     said = demo_of_pytest.block(
-        (0, prepared[0].tests, FAILS), (1, prepared[1].tests, FAILS), (0, prepared[0].tests, PASSES), victim=PYTEST_VICTIM
+        (0, prepared[0].tests, FAILS),
+        (1, prepared[1].tests, FAILS),
+        (0, prepared[0].tests, PASSES),
+        victim=PYTEST_VICTIM,
     )
     crashed, without, hung = said.of("execution")
 
@@ -139,7 +144,10 @@ def test_pytest_demo_has_a_flag_a_second_polluter_and_another_way_to_break(demo_
     assert [result.failure_type for result in victims] == ["AssertionError", None, "OSError", None]
 
 
-@pytest.mark.parametrize(("toggle", "counter", "value"), [("PLAN_CACHE", "plan_cache.written", 0), ("PACKED_DECODE", "packed_decode.fired", 30)])
+@pytest.mark.parametrize(
+    ("toggle", "counter", "value"),
+    [("PLAN_CACHE", "plan_cache.written", 0), ("PACKED_DECODE", "packed_decode.fired", 30)],
+)
 def test_one_toggle_moves_its_counter_and_one_does_nothing(demo_of_ctest, toggle, counter, value):
     arm = demo_of_ctest.arm(Treatment(TreatmentKind.TOGGLE, toggle="t", environment={f"LIKEWISE_DEMO_{toggle}": "0"}))
     report = demo_of_ctest.block((arm, ("packed_decode", "warm_plan_cache", CTEST_VICTIM), FAILS)).report

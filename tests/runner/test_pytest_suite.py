@@ -111,7 +111,10 @@ def test_skips(): pytest.skip("no GPU")
         "test_lenient_pass": "passed", "test_expected": "expected_failure", "test_skips": "skipped",
     }  # fmt: skip
     results = {result.test.split("::")[1]: result for result in said.report.results}
-    assert (results["test_set_up"].failure_type, results["test_set_up"].message) == ("RuntimeError", "RuntimeError: no device")
+    assert (results["test_set_up"].failure_type, results["test_set_up"].message) == (
+        "RuntimeError",
+        "RuntimeError: no device",
+    )
     assert results["test_teardown"].message == "ValueError: still in use"
     assert results["test_both"].message == "assert 1 == 2"
     assert "no GPU" in results["test_skips"].message
@@ -136,7 +139,9 @@ def pytest_runtest_protocol(item, nextitem):
             break
     return True
 """
-    test_file = "tries = []\ndef test_flaky():\n    tries.append(1)\n    assert len(tries) == 2\ndef test_fine(): pass\n"
+    test_file = (
+        "tries = []\ndef test_flaky():\n    tries.append(1)\n    assert len(tries) == 2\ndef test_fine(): pass\n"
+    )
     runner = make_runner({"conftest.py": conftest, "test_it.py": test_file}, **PYTEST)
     report = runner.execute("test_it.py::test_flaky", "test_it.py::test_fine").report
     assert [(r.test[12:], r.attempt, r.outcome.value, r.position) for r in report.results] == [

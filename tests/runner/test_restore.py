@@ -79,7 +79,9 @@ def test_a_snapshot_is_built_once(make_runner, tmp_path):
 
 
 def test_a_warm_cache_comes_from_one_uncounted_execution_of_the_arm(make_runner):
-    script = 'echo x >> "$XDG_CACHE_HOME/runs"; echo LIKEWISE_METRIC runs=$(wc -l < "$XDG_CACHE_HOME/runs"); ls "$TMPDIR"'
+    script = (
+        'echo x >> "$XDG_CACHE_HOME/runs"; echo LIKEWISE_METRIC runs=$(wc -l < "$XDG_CACHE_HOME/runs"); ls "$TMPDIR"'
+    )
     runner = make_runner(ctest_files(("one", script)), framework="ctest")
     runner.arm()
     runner.arm()
