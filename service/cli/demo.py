@@ -29,7 +29,7 @@ SUITE = ROOT / "tests" / "suites" / "ctest_demo"
 PROJECT = "demo/engine"
 VICTIM = "spec_decode_gate"
 POLLUTER = "warm_plan_cache"
-SEED = 2026
+SEED = 219
 FIXED_TIME = "2026-01-01T00:00:00+00:00"
 
 

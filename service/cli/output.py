@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,13 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value of ours as one JSON document."""
-    print(json.dumps(to_json(value), ensure_ascii=False, indent=2))
+    print(json.dumps(to_json(value), ensure_ascii=False, indent=2, default=_time))
+
+
+def _time(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{value!r} has no form in JSON")
 
 
 def exit_with(verdict: Verdict) -> typer.Exit:
