@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,7 @@ from service.config import settings
 from service.domain import ArmRole, BlockState, Origin, Purpose
 from service.experiments.model import ArmSpec, Design, Finding, Signature
 from service.experiments.seeds import run_seed
+from service.experiments.treatments import to_text
 from service.store import schema
 from service.store.catalog import add_project
 from service.store.evidence import save_execution, save_prepared
@@ -53,14 +58,33 @@ SUITE = SuiteDefinition(
 Fails = Callable[[int, int], bool]  # (block index, arm) -> whether the victim fails
 
 
+@lru_cache(maxsize=1)
+def _migrated() -> Path:
+    """Return a database file with the newest schema, migrated once a process."""
+    folder = tempfile.TemporaryDirectory(prefix="likewise-schema-")
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "likewise.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIKEWISE_DATABASE_URL", f"sqlite:///{path}")
+        settings.cache_clear()
+        schema.upgrade()
+        with engine_for(settings().effective_database_url).connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        engine_for(settings().effective_database_url).dispose()
+    settings.cache_clear()
+    return path
+
+
 @contextmanager
 def store(home: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give a migrated SQLite database in `home`; broker and dashboard point nowhere."""
+    migrated = _migrated()
     patch.setenv("LIKEWISE_HOME", str(home))
     patch.setenv("LIKEWISE_DATABASE_URL", "")
     patch.setenv("LIKEWISE_BROKER_URL", f"redis+socket://{home}/no-broker.sock")
     settings.cache_clear()
-    schema.upgrade()
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.copy(migrated, home / "likewise.db")
     yield
     engine_for(settings().effective_database_url).dispose()
     settings.cache_clear()
@@ -133,7 +157,10 @@ class Played:
 
     def run(self, block_id: int) -> None:
         """Run the block to its end."""
-        lease = self.claim(block_id)
+        self.finish(block_id, self.claim(block_id))
+
+    def finish(self, block_id: int, lease: Lease) -> None:
+        """Store everything that the claimed block shows, and end it."""
         self.store(block_id, lease)
         with write() as session:
             finish(session, lease, BlockState.COMPLETE)
@@ -237,9 +264,8 @@ def add_experiment(
     **values: object,
 ) -> Played:
     """Store an experiment with a full-suite control and these treated arms, and return who plays it."""
-    names = [" + ".join(item.kind.value for item in arm) for arm in treated]
     arms = [ArmSpec(0, "control", ArmRole.CONTROL, SHA)]
-    arms += [ArmSpec(i, names[i - 1], ArmRole.TREATED, SHA, arm) for i, arm in enumerate(treated, start=1)]
+    arms += [ArmSpec(i, to_text(arm), ArmRole.TREATED, SHA, arm) for i, arm in enumerate(treated, start=1)]
     design = Design(
         victim=victim,
         arms=tuple(arms),

@@ -139,7 +139,7 @@ def _blocks_done(session: Session, ids: list[int]) -> dict[int, int]:
         )
         .group_by(Block.experiment_id)
     )
-    return dict(session.execute(query).tuples().all())
+    return {row[0]: row[1] for row in session.execute(query)}
 
 
 def list_runs(

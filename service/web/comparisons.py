@@ -11,7 +11,7 @@ from service.experiments.treatments import is_aa
 from service.history.progress import Comparison, ExperimentView
 from service.web import figures
 from service.web.contexts import CheckRow, ComparisonPanel, Outcomes, TestLine
-from service.web.words import VERDICTS, p_text, points
+from service.web.words import VERDICTS, p_text, points, under
 
 _HOLDS = {True: ("as expected", "clear"), False: ("not as expected", "cause"), None: ("cannot be told", "caution")}
 
@@ -44,7 +44,7 @@ def panel(view: ExperimentView, comparison: Comparison) -> ComparisonPanel:
 
 def _outcomes(label: str, counts: Counts) -> Outcomes:
     if not counts.runs:
-        return Outcomes(label, "no run counted", "", figures.bar(counts, label))
+        return Outcomes(label, "no run counted", "", None)
     other = f"{counts.other} ended another way" if counts.other else ""
     return Outcomes(label, f"failed {counts.match} of {counts.runs}", other, figures.bar(counts, label))
 
@@ -55,7 +55,9 @@ def _interval(comparison: Comparison) -> tuple[Markup | None, str]:
         return None, ""
     estimate = control.match / control.runs - treated.match / treated.runs
     limits = f"{points(found.lower)} to {points(found.upper)} points"
-    words = f"{_lower(estimate, comparison.change)}: {percent(found.confidence)} interval {limits}, {found.method}."
+    words = (
+        f"{_lower(estimate, under(comparison.change))}: {percent(found.confidence)} interval {limits}, {found.method}."
+    )
     if _has_no_zero(found):
         words += " The interval stays clear of “no difference”."
     if comparison.finding is None:
@@ -118,11 +120,16 @@ def _check(check: CounterCheck) -> CheckRow:
 def _test(row: TestRow) -> TestLine:
     return TestLine(
         test=row.test,
-        control=f"{row.control[0]}/{row.control[1]}",
-        treated=f"{row.treated[0]}/{row.treated[1]}",
-        is_new=row.is_new,
+        control=_failures(row.control),
+        treated=_failures(row.treated),
+        where="new" if row.is_new else "in the control only" if row.treated[0] == 0 else "in both",
+        tone="caution" if row.is_new else "quiet",
         p_value=p_text(row.p_holm),
     )
+
+
+def _failures(counts: tuple[int, int]) -> str:
+    return f"{counts[0]} of {counts[1]}" if counts[1] else "did not run"
 
 
 def _tests_words(tests: tuple[TestLine, ...], *, has_ended: bool) -> str:
@@ -130,9 +137,8 @@ def _tests_words(tests: tuple[TestLine, ...], *, has_ended: bool) -> str:
         return ""
     if not tests:
         return "No other test failed in either arm."
-    new = sum(test.is_new for test in tests)
-    also = len(tests) - new
-    return f"{new} new in the treated arm, {also} failing in the control too."
+    new = sum(test.where == "new" for test in tests)
+    return f"{new} failing in the treated arm only, {len(tests) - new} in the control too."
 
 
 def _capital(text: str) -> str:

@@ -55,12 +55,12 @@ class ExperimentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """One bar: an arm's counts in words and as a figure."""
+    """An arm's counts in words and as a figure, None when nothing was counted."""
 
     label: str
     counts: str
     other: str
-    figure: Markup
+    figure: Markup | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class TestLine:
     test: str
     control: str
     treated: str
-    is_new: bool
+    where: str
+    tone: str
     p_value: str
 
 

@@ -22,7 +22,7 @@ from service.web.contexts import (
     Setting,
     Strip,
 )
-from service.web.words import ago, badge_of, duration, shown
+from service.web.words import ago, badge_of, duration, shown, under
 
 _STANDINGS = {
     Standing.EQUAL: ("equal", "quiet"),
@@ -74,13 +74,11 @@ def experiment_page(view: ExperimentView, contexts: ContextView, now: datetime) 
 def _headline(view: ExperimentView) -> tuple[str, str]:
     """Return the answer, or the question while there is none, and what qualifies it."""
     if view.finding is not None:
-        first, stop, rest = view.finding.sentence.partition(". ")
-        return first + ("." if stop else ""), rest
+        first, colon, rest = view.finding.sentence.partition(": ")
+        return (first + ".", rest) if colon else (view.finding.sentence, "")
     if len(view.comparisons) > 1:
         return f"Which of {len(view.comparisons)} changes makes a difference to {view.victim}?", ""
-    change = view.comparisons[0].change
-    is_adverb = change.startswith(("with", "without", "at ", "in ", "built "))
-    return f"Does {view.victim} fail more or less often {change if is_adverb else f'with this change: {change}'}?", ""
+    return f"Does {view.victim} fail more or less often {under(view.comparisons[0].change)}?", ""
 
 
 def progress_words(view: ExperimentView) -> str:
@@ -88,12 +86,12 @@ def progress_words(view: ExperimentView) -> str:
     if view.finding is not None:
         voids = f", {view.voids} void" if view.voids else ""
         took = ""
-        if view.finished_at is not None:
+        if view.finished_at is not None and view.finished_at > view.created_at:
             took = f", in {duration((view.finished_at - view.created_at).total_seconds())}"
         blocks = view.finding.blocks_counted
         return f"{blocks} block{'' if blocks == 1 else 's'} counted{voids}, {view.executions} executions{took}"
     if view.state is ExperimentState.QUEUED:
-        return f"Waiting for a worker; at most {view.blocks_max} blocks"
+        return f"At most {view.blocks_max} blocks of {len(view.arms)} runs each, back to back"
     pace = f", about {duration(view.block_s)} each" if view.block_s else ""
     cancelled = " It was cancelled and ends soon." if view.cancel_reason else ""
     return f"{view.blocks_done} of at most {view.blocks_max} blocks complete{pace}.{cancelled}"

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.app import make_app
 from tests.factories import store
-
-Call = Callable[..., TestClient]
 
 
 @pytest.fixture(autouse=True)
@@ -18,13 +17,19 @@ def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def app() -> FastAPI:
+    """The application; it keeps nothing between requests."""
+    return make_app()
+
+
 @pytest.fixture
-def client() -> TestClient:
+def client(app: FastAPI) -> TestClient:
     """A program on this machine."""
-    return TestClient(make_app(), base_url="http://127.0.0.1:8321", client=("127.0.0.1", 50000))
+    return TestClient(app, base_url="http://127.0.0.1:8321", client=("127.0.0.1", 50000))
 
 
 @pytest.fixture
-def far_client() -> TestClient:
+def far_client(app: FastAPI) -> TestClient:
     """A program on another machine."""
-    return TestClient(make_app(), base_url="http://likewise.example:8321", client=("192.0.2.7", 50000))
+    return TestClient(app, base_url="http://likewise.example:8321", client=("192.0.2.7", 50000))
