@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from gpu_runner.protocol import Measurement
 from service.domain import RunStatus
 from service.ingest import read_report
-from service.ingest.identity import TestIdentity, identity_from_junit, identity_from_node_id
+from service.ingest.identity import TestIdentity, identity_from_node_id
 from service.ingest.payload import metadata_of
 from service.record import record_upload
 from service.store.catalog import add_commit, add_project, add_suite, add_tests
@@ -61,7 +61,9 @@ def test_equal_outputs_are_kept_once_and_read_back_whole(database):
 
 
 def test_the_runner_s_node_id_and_the_junit_case_are_one_test(database):
-    from_report = identity_from_junit("pytest", "tests/test_a.py", "tests.test_a.TestX", "test_y[1]", is_pytest=True)
+    case = b'<testcase classname="tests.test_a.TestX" name="test_y[1]"/>'
+    xml = b'<testsuites><testsuite name="pytest" tests="1">' + case + b"</testsuite></testsuites>"
+    from_report = read_report("junit.xml", xml).cases[0].identity
     node = "tests/test_a.py::TestX::test_y[1]"
     with write() as session:
         suite = add_suite(session, add_project(session, "acme/engine", None, NOW), "unit")
@@ -81,7 +83,7 @@ def test_a_bad_file_never_drops_a_good_one_and_never_reads_as_green(database):
     assert done.is_new
     assert done.results >= 2
     assert done.status is RunStatus.PARTIAL
-    assert [file["status"] for file in done.files][0] == "parsed"
+    assert done.files[0]["status"] == "parsed"
     again = record_upload(metadata, files)
     assert (again.run_id, again.is_new) == (done.run_id, False)
 
