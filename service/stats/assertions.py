@@ -3,7 +3,7 @@
   upper-trimmed mean < most_mean   and   number of values above cut <= most_outliers
 
 The first part sees the core, the second the outliers. A plain `mean < t` loose enough to survive outliers of 1 % among
-32 values catches a core that grew x12; the two-part assertion at the same rate of false failures catches x1.9 (facts 5).
+32 values catches a core that grew x12; the two-part assertion with as few false failures catches x1.9 (facts 5).
 
 Assumes that the values at hand are what a healthy program produces, independent, and that core and outliers can be
 resampled from them: operating characteristics hold for this sample, and their noise is that of its size.

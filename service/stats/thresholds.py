@@ -5,8 +5,8 @@ and pull the mean. The trimmed mean and a rank test see the first and hardly the
 sees the second only. Larger values are worse here; negate a metric for which smaller is worse.
 
 Assumes independent samples. Levels: each of the three tests is at alpha, so that "nothing changed" is called a change
-with at most 3 alpha. Measured at alpha 0.05, n = 100 a side, lognormal core and outliers of 1 % (facts 5): a core x1.5 is
-called a shift with 0.95, outliers of 8 % with 0.65.
+with at most 3 alpha. Measured at alpha 0.05, n = 100 a side, lognormal core and outliers of 1 % (facts 5): a core x1.5
+is called a shift with 0.95, outliers of 8 % with 0.65.
 """
 
 from __future__ import annotations
