@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpu_runner.failures import RunnerError
 from gpu_runner.life import Life

@@ -67,7 +67,7 @@ class Checkout:
         self, source: str, sandbox: Sandbox, control_commit: str, wanted_tree_hash: str | None, arms: int
     ) -> None:
         """`wanted_tree_hash`: what the files of the control's commit must hash to. `arms`: how many share the slot."""
-        self.source = os.path.abspath(source) if os.path.exists(source) else source
+        self.source = str(Path(source).absolute()) if Path(source).exists() else source
         self.sandbox = sandbox
         self.slot = sandbox.slot
         self.wanted_tree_hash = wanted_tree_hash
@@ -103,7 +103,7 @@ class Checkout:
     def _plain(self) -> str | None:
         """Return the tree hash of a source without git, None for a git repository."""
         if self._plain_hash is None and not _is_git(self.source):
-            if not os.path.isdir(self.source):
+            if not Path(self.source).is_dir():
                 raise RunnerError(
                     "no_source",
                     f"the source {self.source!r} is neither a git repository nor a folder",
@@ -237,9 +237,10 @@ def fresh_private(private: Path) -> None:
 
 
 def _is_git(source: str) -> bool:
-    if not os.path.exists(source):
+    path = Path(source)
+    if not path.exists():
         return "://" in source or source.partition("/")[0].endswith(":") or "@" in source
-    return os.path.exists(os.path.join(source, ".git")) or os.path.isfile(os.path.join(source, "HEAD"))
+    return (path / ".git").exists() or (path / "HEAD").is_file()
 
 
 def _text(ended: Ended) -> str:

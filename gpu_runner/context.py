@@ -1,16 +1,21 @@
 """The fingerprint of an execution: what must be equal between arms, by channel and class.
 
-Names are stable. `NAME` stands for the name of an environment variable, `N` for the number of a GPU.
+Names are stable. `NAME` stands for the name of an environment variable, `N` for the number of a GPU, `TOOL` for a tool.
+All are identity, but for those marked (state) and (observed).
 
-| channel  | identity | state | observed |
-|---|---|---|---|
-| host     | machine_id boot_id cpu_model cpu_count memory_bytes kernel architecture operating_system image_digest | | load_1m |
-| device   | count, N.uuid N.name N.driver N.vbios N.memory_mib N.mig_mode N.compute_mode N.ecc_mode N.persistence_mode N.power_limit_w | N.memory_used_mib N.hardware_slowdown N.thermal_slowdown | N.sm_clock_mhz N.memory_clock_mhz N.clock_event_reasons N.temperature_c N.power_w N.utilization_percent |
-| software | commit tree_hash dirty build_commands build_environment.NAME toolchain.TOOL artefacts python packages | | |
-| suite    | framework framework_version arguments tests prefix jobs shuffle_seed | | |
-| process  | model environment_names environment.NAME ulimits cgroup_limits | | run_seed left_processes |
-| files    | restore cache_state cache_digest (observed when warm) | | left_behind left_behind_count big_files_resident |
-| pressure | memory_limit_bytes timeout_s test_timeout_s | memory_available_bytes | peak_bytes duration_s position device_processes |
+- host: machine_id boot_id cpu_model cpu_count memory_bytes kernel architecture operating_system image_digest;
+  load_1m (observed)
+- device: count; N.uuid N.name N.driver N.vbios N.memory_mib N.mig_mode N.compute_mode N.ecc_mode N.persistence_mode
+  N.power_limit_w; N.memory_used_mib N.hardware_slowdown N.thermal_slowdown (state); N.sm_clock_mhz N.memory_clock_mhz
+  N.clock_event_reasons N.temperature_c N.power_w N.utilization_percent (observed)
+- software: commit tree_hash dirty build_commands build_environment.NAME toolchain.TOOL artefacts, and for pytest
+  python packages
+- suite: framework framework_version arguments tests prefix jobs shuffle_seed
+- process: model environment_names environment.NAME ulimits cgroup_limits; run_seed left_processes (observed)
+- files: restore cache_state cache_digest (observed when warm); left_behind left_behind_count
+  big_files_resident (observed)
+- pressure: memory_limit_bytes timeout_s test_timeout_s; memory_available_bytes (state); peak_bytes duration_s position
+  device_processes (observed)
 
 `tests` is the ordered list that runs, `prefix` its part before the victim. `environment_names` leaves out the variables
 that any arm's treatment sets; each of those has a field `environment.NAME` of its own in every arm (None: unset), as

@@ -1,5 +1,8 @@
 """System calls that the standard library lacks, and what /proc says about processes."""
 
+# /proc is read many times a second, and a Path costs more than the read.
+# ruff: noqa: PTH110, PTH123, PTH208
+
 from __future__ import annotations
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The two jobs: prepare the arms of an experiment, and run a block of executions, both as messages one after another."""
+"""The two jobs: prepare the arms of an experiment, and run a block of executions; both emit messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpu_runner.protocol import (
     canonical_digest,
 )
 from gpu_runner.residency import read_through, resident_share
-from gpu_runner.restore import Restorer, RestoreMode
+from gpu_runner.restore import RestoreMode, Restorer
 from gpu_runner.sandbox import Ending, Sandbox
 from gpu_runner.slot import SLOT_MARK, Slot
 from gpu_runner.surroundings import CACHE_VARIABLES, compose

@@ -12,7 +12,7 @@ from typing import Any
 from gpu_runner import device, frameworks, host
 from gpu_runner.failures import RunnerError
 from gpu_runner.life import Life
-from gpu_runner.restore import Restorer, RestoreMode
+from gpu_runner.restore import RestoreMode, Restorer
 from gpu_runner.sandbox import Sandbox
 from gpu_runner.slot import Slot
 from gpu_runner.surroundings import search_path

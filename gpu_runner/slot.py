@@ -23,8 +23,11 @@ class Slot:
     """A locked slot folder. The lock is held while this process, or a supervisor that it forked, lives."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the folder and end what an older runner left; RunnerError `slot_busy`, `slot_unwritable` or `slot_occupied`."""
-        self.path = Path(os.path.abspath(path))
+        """Lock the folder and end what an older runner left.
+
+        RunnerError `slot_busy`, `slot_unwritable` or `slot_occupied`.
+        """
+        self.path = Path(path).absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

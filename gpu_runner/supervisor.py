@@ -130,7 +130,7 @@ class _Supervisor:
         os.dup2(null, 0)
         os.dup2(self.output, 1)
         os.dup2(self.output, 2)
-        os.execvpe(self.order.command[0], list(self.order.command), dict(self.order.environment))
+        os.execvpe(self.order.command[0], list(self.order.command), dict(self.order.environment))  # noqa: S606
 
     def watch(self, wakeup: int) -> None:
         """Return when the command has ended or must end."""

@@ -17,7 +17,7 @@ INHERITED = frozenset(
     CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES ROCM_PATH HIP_VISIBLE_DEVICES
     ROCR_VISIBLE_DEVICES OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS HF_HOME HF_ENDPOINT HF_HUB_OFFLINE
     SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_CERT UV_INDEX_URL
-    HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy""".split()
+    HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy""".split()  # noqa: SIM905
 )
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INHERITED_PREFIXES = ("LC_",)
@@ -26,7 +26,7 @@ INHERITED_PREFIXES = ("LC_",)
 RECORDED = frozenset(
     """PATH LANG LANGUAGE TZ LD_LIBRARY_PATH LIBRARY_PATH CPATH CMAKE_PREFIX_PATH CC CXX CUDACXX CUDA_HOME CUDA_PATH
     CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES ROCM_PATH HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
-    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS HF_HUB_OFFLINE""".split()
+    OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS HF_HUB_OFFLINE""".split()  # noqa: SIM905
 )
 
 # Cache folders that a warm-up fills and that its snapshot restores. TMPDIR and the events file are always fresh.
@@ -66,5 +66,5 @@ def compose(private: Path, layers: Iterable[Mapping[str, str | None]]) -> dict[s
 def search_path(inherited: str | None) -> str:
     """Return PATH with the folder of the running interpreter at its end, where a virtual environment has its tools."""
     parts = (inherited or DEFAULT_PATH).split(os.pathsep)
-    own = os.path.dirname(os.path.abspath(sys.executable))
+    own = str(Path(sys.executable).absolute().parent)
     return os.pathsep.join(parts if own in parts else [*parts, own])

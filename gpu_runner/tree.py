@@ -41,7 +41,7 @@ def walk(root: Path, ignored: frozenset[str] = frozenset()) -> Iterator[tuple[st
 
 
 def tree_hash(root: Path, paths: Iterable[str] | None = None) -> str:
-    """Return the SHA-256 over paths, kinds and contents; of all files below `root`, or of `paths` (missing ones say so).
+    """Return the SHA-256 over paths, kinds and contents of all files below `root`, or of `paths` (missing ones say so).
 
     Of a mode only the executable bit counts, as in git. Times and owners do not. `.git` and `__pycache__` are left out.
     """
@@ -59,7 +59,7 @@ def _content(path: Path) -> str:
     except FileNotFoundError:
         return "missing"
     if stat.S_ISLNK(info.st_mode):
-        return "link " + hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()
+        return "link " + hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
     if not stat.S_ISREG(info.st_mode):
         return "special"
     with path.open("rb") as file:
@@ -89,7 +89,7 @@ def remove(path: Path) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
                 else:
-                    os.unlink(entry.path)
+                    Path(entry.path).unlink()
     for folder in reversed(folders):
         folder.rmdir()
 
@@ -128,7 +128,7 @@ class Mirror:
             elif not self._is_untouched(path, info):
                 _copy(source / path, self.target / path, info)
         for path, info in [*reversed(folders), ("", source.stat())]:
-            os.chmod(self.target / path, stat.S_IMODE(info.st_mode))  # noqa: PTH101
+            (self.target / path).chmod(stat.S_IMODE(info.st_mode))
             os.utime(self.target / path, ns=(info.st_atime_ns, info.st_mtime_ns))
         self._written = {path: (_stamp(info), self._stamp_of(path, info)) for path, info in wanted.items()}
         if self.memory is not None:
@@ -155,7 +155,7 @@ class Mirror:
 
     def _clear(self, wanted: dict[str, os.stat_result]) -> None:
         """Delete what is not wanted or of another kind, and make folders writable."""
-        os.chmod(self.target, 0o755)  # noqa: PTH101
+        self.target.chmod(0o700)
         waiting = [""]
         while waiting:
             folder = waiting.pop()
@@ -169,7 +169,7 @@ class Mirror:
                     remove(self.target / path)
                 elif stat.S_ISDIR(info.st_mode):
                     if stat.S_IMODE(info.st_mode) & 0o700 != 0o700:
-                        os.chmod(self.target / path, 0o700)  # noqa: PTH101
+                        (self.target / path).chmod(0o700)
                     waiting.append(path)
 
     def _is_untouched(self, path: str, info: os.stat_result) -> bool:

@@ -22,10 +22,7 @@ SECTION_LIMIT = 16 * 1024
 MESSAGE_LIMIT = 4 * 1024
 PACKAGES = ("torch", "triton", "numpy", "transformers", "pytest-xdist", "pytest-rerunfailures", "pytest-asyncio")
 
-with open(
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), "likewise_settings.json"), encoding="utf-8"
-) as _file:
-    SETTINGS = json.load(_file)
+SETTINGS = json.loads(Path(__file__).with_name("likewise_settings.json").read_text(encoding="utf-8"))
 
 
 class _Report:
@@ -75,6 +72,7 @@ def _versions() -> dict[str, str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: Any) -> None:
+    """Say which pytest, Python and settings run here."""
     # Tests spread over several processes have no order: run them in this one.
     if hasattr(config.option, "numprocesses"):
         config.option.numprocesses = None
@@ -93,12 +91,14 @@ def pytest_cmdline_main(config: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
+    """Name a file that cannot be collected."""
     if report.failed:
         REPORT.write("not_collected", node=report.nodeid, message=str(report.longrepr)[-MESSAGE_LIMIT:])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave the wanted tests in the wanted order, after every other plugin had its say."""
     wanted = SETTINGS["tests"]
     if wanted is None:
         return
@@ -111,16 +111,19 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_collection_finish(session: Any) -> None:
+    """Say what will run."""
     REPORT.write("collected", tests=[item.nodeid for item in session.items])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logstart(nodeid: str) -> None:
+    """Say which test runs from now on."""
     REPORT.write("start", test=nodeid)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(call: Any) -> Iterator[None]:
+    """Keep the type of a failure, which a report only prints."""
     outcome: Any = yield
     report = outcome.get_result()
     if call.excinfo is not None:
@@ -136,6 +139,7 @@ def _message(excinfo: Any, report: Any) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: Any) -> None:
+    """Write down one phase of a test."""
     # A subtest is no test of its own; a failed one decides about its test, which older plugins let pass.
     if hasattr(report, "context") and report.outcome != "failed":
         return
@@ -170,13 +174,16 @@ def _record_lines(sections: Sequence[tuple[str, str]]) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Say that the test is over."""
     REPORT.write("finish", test=nodeid)
 
 
 def pytest_keyboard_interrupt(excinfo: Any) -> None:
+    """Say why the session was ended from within."""
     REPORT.write("interrupted", message=f"{excinfo.typename}: {excinfo.value}"[:MESSAGE_LIMIT])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(exitstatus: int) -> None:
+    """Say that the session came to its end."""
     REPORT.write("end", exit_status=int(exitstatus))

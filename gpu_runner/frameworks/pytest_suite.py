@@ -228,9 +228,7 @@ def _suite_run(tests: Sequence[str], events: _Events, ended: Ended) -> SuiteRun:
         key=lambda pair: pair[0].position,
     )
     results = [_result(test, attempt, events, ended, records) for attempt, test in ran]
-    for test in tests:
-        if test not in events.attempts:
-            results.append(_not_run(test, events, ended))
+    results += [_not_run(test, events, ended) for test in tests if test not in events.attempts]
     return SuiteRun(ended, tuple(results), records)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpu_runner.protocol import ArmJob, Treatment, TreatmentKind, TestsMode, write_line
+from gpu_runner.protocol import ArmJob, TestsMode, Treatment, TreatmentKind, write_line
 from tests.runner.harness import ROOT, command_line, commit, ctest_files, git
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_runner.linux import process_ids
 from gpu_runner.protocol import write_line
 from tests.runner.harness import ROOT, command_line, ctest_files, fields, is_alive, read_numbers
 
@@ -64,7 +65,7 @@ def started(runner, note, **options):
 
 
 def supervisors_of(runner):
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _slot_mark(pid, runner)]
+    return [pid for pid in process_ids() if _slot_mark(pid, runner)]
 
 
 def _slot_mark(pid, runner):

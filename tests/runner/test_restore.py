@@ -5,7 +5,7 @@ import pytest
 from gpu_runner.life import Life
 from gpu_runner.loop import run_job_in
 from gpu_runner.protocol import CacheState
-from gpu_runner.restore import Restorer, RestoreMode
+from gpu_runner.restore import RestoreMode, Restorer
 from gpu_runner.sandbox import Sandbox
 from gpu_runner.slot import Slot
 from tests.runner.harness import ctest_files, fields
