@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from service.domain import RunStatus
-from service.ingest.payload import RunMetadata
-from service.ingest.report import CaseResult, FileStatus, ReportFile
+from service.ingest.payload import RunPayload
+from service.ingest.report import CaseResult, ReportFile
+from service.ingest.summary import IngestSummary, summarise
+from service.ingest.upload import RunReport, read_run
 from service.store.catalog import add_commit, add_project, add_suite
 from service.store.runs import ResultRecord, RunRecord, record_run
 from service.store.session import write
@@ -26,20 +27,21 @@ class Recorded:
     status: RunStatus
     results: int
     files: tuple[dict[str, Any], ...]
+    summary: IngestSummary
 
 
-def record_upload(metadata: RunMetadata, files: Sequence[ReportFile]) -> Recorded:
+def record_upload(payload: RunPayload) -> Recorded:
     """Store one run. Uploading the same files for the same run, attempt, job and variant again changes nothing."""
-    now = datetime.now(UTC)
-    described = tuple(_describe(file) for file in files)
-    results = _results(files)
+    report = read_run(payload)
+    metadata, now = report.metadata, datetime.now(UTC)
+    described = tuple(_describe(file) for file in report.files)
     record = RunRecord(
-        key=_key(metadata, files),
+        key=_key(report),
         origin="ci",
-        status=_status(files, metadata),
-        results=results,
-        counters={name: value for file in files for name, value in file.counters.items()},
-        measurements=[item for file in files for item in file.measurements],
+        status=report.status,
+        results=[_result(case) for case in report.cases],
+        counters=report.counters,
+        measurements=report.measurements,
         provider_run_id=metadata.run_id,
         attempt=metadata.attempt,
         job=metadata.job,
@@ -56,36 +58,16 @@ def record_upload(metadata: RunMetadata, files: Sequence[ReportFile]) -> Recorde
         suite = add_suite(session, project, metadata.suite or metadata.job or "default")
         commit = add_commit(session, project, metadata.sha, metadata.parents)
         run, is_new = record_run(session, suite, commit, record, now)
-        return Recorded(run.id, is_new, RunStatus(run.status), len(results), described)
+        summary = summarise(report, run=str(run.id), is_new=is_new)
+        return Recorded(run.id, is_new, RunStatus(run.status), len(report.cases), described, summary)
 
 
-def _status(files: Sequence[ReportFile], metadata: RunMetadata) -> RunStatus:
-    readable = [file for file in files if file.status is not FileStatus.REJECTED]
-    if not readable:
-        return RunStatus.LOST
-    whole = len(readable) == len(files) and all(file.is_complete for file in readable)
-    failed_without_a_failure = bool(metadata.has_failed) and not any(file.failing for file in readable)
-    return RunStatus.COMPLETE if whole and not failed_without_a_failure else RunStatus.PARTIAL
-
-
-def _results(files: Sequence[ReportFile]) -> list[ResultRecord]:
-    """Return the results of all files; a test that several files hold gets its later rows as further attempts."""
-    seen: dict[Any, int] = {}
-    records: list[ResultRecord] = []
-    for file in files:
-        for case in file.cases:
-            attempt = max(case.attempt, seen.get(case.identity, 0) + 1)
-            seen[case.identity] = attempt
-            records.append(_result(case, attempt, len(records)))
-    return records
-
-
-def _result(case: CaseResult, attempt: int, position: int) -> ResultRecord:
+def _result(case: CaseResult) -> ResultRecord:
     return ResultRecord(
         identity=case.identity,
         outcome=case.outcome.value,
-        attempt=attempt,
-        position=position,
+        attempt=case.attempt,
+        position=case.position,
         duration_s=case.duration_s,
         signature=case.signature or None,
         failure_type=case.failure_type,
@@ -108,15 +90,9 @@ def _describe(file: ReportFile) -> dict[str, Any]:
     }
 
 
-def _key(metadata: RunMetadata, files: Sequence[ReportFile]) -> str:
-    parts = [
-        metadata.project,
-        metadata.sha,
-        metadata.run_id,
-        metadata.attempt,
-        metadata.job,
-        metadata.variant,
-        metadata.suite,
-    ]
-    digests = sorted(file.digest for file in files)
-    return hashlib.sha256(json.dumps([parts, digests], default=str).encode()).hexdigest()
+def _key(report: RunReport) -> str:
+    """Return what makes the run this run; other files of the same job are a further run, the same ones are not."""
+    metadata = report.metadata
+    parts = [metadata.project, metadata.sha, metadata.run_id, metadata.attempt, metadata.job, metadata.variant]
+    digests = sorted(file.digest for file in report.files)
+    return hashlib.sha256(json.dumps([*parts, metadata.suite, digests]).encode()).hexdigest()

@@ -13,7 +13,6 @@ from service.api.access import needs
 from service.api.schemas import ID_MAX, FileReply, ProjectName, Runs, UploadReply
 from service.errors import InvalidValueError
 from service.history.listing import PAGE, list_runs
-from service.ingest import read_report
 from service.ingest.payload import MAX_FILES, RunPayload
 from service.record import record_upload
 from service.store.session import read
@@ -84,7 +83,7 @@ def post_run(payload: Annotated[RunPayload, Depends(read_payload)], response: Re
 
     A file that cannot be read never drops the others. Sending the same run again changes nothing and replies 200.
     """
-    recorded = record_upload(payload.metadata, [read_report(file.name, file.content) for file in payload.files])
+    recorded = record_upload(payload)
     if not recorded.is_new:
         response.status_code = 200
     files = [_file(entry) for entry in recorded.files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import click
@@ -10,7 +11,18 @@ import typer
 from rich.console import Console
 
 from service.cli import demo, detached, enqueue, experiments, operate, setup, statistics
+from service.cli.ingest import ingest_command
 from service.errors import LikewiseError
+from service.ingest.payload import RunPayload
+from service.ingest.summary import IngestSummary
+from service.record import record_upload
+from service.store import schema
+
+
+def _record(payload: RunPayload) -> IngestSummary:
+    schema.upgrade()
+    return record_upload(payload).summary
+
 
 app = typer.Typer(
     name="likewise",
@@ -41,6 +53,7 @@ app.command()(detached.replay)
 app.add_typer(detached.plan_app, name="plan")
 app.add_typer(detached.evidence_app, name="evidence")
 app.add_typer(experiments.context_app, name="context")
+app.command()(ingest_command(_record, os.environ))
 app.command()(statistics.compare)
 app.command()(statistics.power)
 

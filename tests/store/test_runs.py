@@ -10,7 +10,7 @@ from gpu_runner.protocol import Measurement
 from service.domain import RunStatus
 from service.ingest import read_report
 from service.ingest.identity import TestIdentity, identity_from_node_id
-from service.ingest.payload import metadata_of
+from service.ingest.payload import RunPayload, UploadedFile, metadata_of
 from service.record import record_upload
 from service.store.catalog import add_commit, add_project, add_suite, add_tests
 from service.store.models import CounterRow, MeasurementRow, Output, Result, Run, Test
@@ -78,19 +78,19 @@ GOOD = b'<testsuite name="s" tests="2"><testcase classname="c" name="a"/><testca
 
 def test_a_bad_file_never_drops_a_good_one_and_never_reads_as_green(database):
     metadata = metadata_of(project="acme/engine", sha="b" * 40, run_id="77", job="unit")
-    files = [read_report("good.xml", GOOD), read_report("bad.xml", b"<testsuite><testcase name='x'")]
-    done = record_upload(metadata, files)
+    files = (UploadedFile(name="good.xml", content=GOOD), UploadedFile(name="bad.xml", content=b"no xml"))
+    done = record_upload(RunPayload(metadata=metadata, files=files))
     assert done.is_new
-    assert done.results >= 2
+    assert done.results == 2
     assert done.status is RunStatus.PARTIAL
-    assert done.files[0]["status"] == "parsed"
-    again = record_upload(metadata, files)
+    assert [file["status"] for file in done.files] == ["parsed", "rejected"]
+    again = record_upload(RunPayload(metadata=metadata, files=files))
     assert (again.run_id, again.is_new) == (done.run_id, False)
 
 
 def test_an_upload_without_a_readable_file_is_a_lost_run(database):
     metadata = metadata_of(project="acme/engine", sha="b" * 40, run_id="78", job="unit")
-    done = record_upload(metadata, [read_report("empty.xml", b"")])
+    done = record_upload(RunPayload(metadata=metadata, files=(UploadedFile(name="e.xml", content=b""),)))
     assert done.status is RunStatus.LOST
     assert done.results == 0
 
@@ -98,4 +98,5 @@ def test_an_upload_without_a_readable_file_is_a_lost_run(database):
 def test_a_failed_job_whose_report_shows_no_failure_is_partial(database):
     metadata = metadata_of(project="acme/engine", sha="b" * 40, run_id="79", job="unit", exit_code=139)
     green = b'<testsuite name="s" tests="1"><testcase classname="c" name="a"/></testsuite>'
-    assert record_upload(metadata, [read_report("green.xml", green)]).status is RunStatus.PARTIAL
+    files = (UploadedFile(name="green.xml", content=green),)
+    assert record_upload(RunPayload(metadata=metadata, files=files)).status is RunStatus.PARTIAL
