@@ -118,10 +118,11 @@ KERNELS = KernelModules()
 
 def is_interpreted() -> bool:
     """Whether kernels run in Triton's interpreter; settled when triton is imported, by TRITON_INTERPRET."""
-    language = sys.modules.get("triton.language.standard")
-    if language is None:
+    # Absent before the import, and for a moment during it, when another thread is at it.
+    builtin = getattr(sys.modules.get("triton.language.standard"), "sum", None)
+    if builtin is None:
         return os.environ.get("TRITON_INTERPRET") == "1"
-    return type(language.sum).__name__ == "InterpretedFunction"
+    return type(builtin).__name__ == "InterpretedFunction"
 
 
 def padded(size: int) -> int:

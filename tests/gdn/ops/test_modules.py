@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -128,8 +129,9 @@ def test_sizes_are_padded_to_what_a_dot_accepts(size, expected):
     assert padded(size) == expected
 
 
-def test_before_triton_is_imported_the_environment_decides(monkeypatch):
-    monkeypatch.delitem(sys.modules, "triton.language.standard", raising=False)
+@pytest.mark.parametrize("module", [None, types.ModuleType("half imported")])
+def test_until_triton_is_imported_the_environment_decides(module, monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton.language.standard", module)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert modules.is_interpreted()
     monkeypatch.delenv("TRITON_INTERPRET")
