@@ -53,6 +53,20 @@ def test_newcombe_covers_as_documented():
     assert widths[np.ix_(IS_MIDDLE, IS_MIDDLE)].mean() == pytest.approx(0.50, abs=6e-3)
 
 
+# exact2x2 (24/61 - 10/35); Fagerland, Lydersen, Laake 2015, Statistical Methods in Medical Research 24:224-254
+# (7/34 - 1/34, two places); the facts, on a grid of 0.0005 (18/20 - 7/20).
+@pytest.mark.parametrize(
+    ("table", "limits", "within"),
+    [
+        ((24, 61, 10, 35), (-0.0992, 0.2949), 0.0021),
+        ((18, 20, 7, 20), (0.2565, 0.7730), 0.0016),
+        ((7, 34, 1, 34), (0.019, 0.36), 0.0061),
+    ],
+)
+def test_chan_zhang_reproduces_the_published_limits_of_larger_tables(table, limits, within):
+    assert chan_zhang(*table) == pytest.approx(limits, abs=within)
+
+
 @pytest.mark.parametrize(("n", "mean_width"), [(5, 1.08), (10, 0.78)])
 def test_chan_zhang_covers_at_least_its_confidence_everywhere(n, mean_width):
     lower, upper = np.empty((n + 1, n + 1)), np.empty((n + 1, n + 1))

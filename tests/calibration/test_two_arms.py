@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from service.stats.mixture import Prior, ratio_mixture
 from service.stats.score import score_limits
 from service.stats.sequential import Claim, Counts, build_boundary, first_stop
 from service.stats.sign_test import sign_rejection
-from service.stats.spending import add_block, path_weights
+from service.stats.spending import Spending, add_block, build_region, path_weights
 
 # Every number of blocks that a plan may propose in steps, and the levels of one to eight treated arms.
 SHIPPED = [
@@ -193,3 +194,22 @@ def test_the_interval_shown_covers_at_the_stop_as_documented():
             mass[stops] = 0.0
             alive[rates] = mass
     assert covered == pytest.approx(documented, abs=6e-4)
+
+
+def test_the_widest_printed_design_needs_71_blocks():
+    # facts 2.1 (exact): 68.2 executions at power .9 for .65/.35, alpha .05.
+    from tests.stats.reference_boundary import build, expected_executions, probability
+
+    rows, crossed = build(71, 0.05)
+    assert probability(crossed, 0.65, 0.35) >= 0.9 > probability(build(70, 0.05)[1], 0.65, 0.35)
+    assert expected_executions(rows, 0.65, 0.35) == pytest.approx(68.2, abs=0.051)
+
+
+def test_forty_blocks_are_built_within_three_tenths_of_a_second():
+    best = math.inf
+    for _ in range(3):
+        start = time.process_time()
+        build_region.__wrapped__(40, 0.025, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
+        build_region.__wrapped__(40, 0.05, 0.5, Prior.SAME, Spending.POCOCK)
+        best = min(best, time.process_time() - start)
+    assert best < 0.3

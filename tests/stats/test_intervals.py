@@ -36,22 +36,18 @@ NEWCOMBE_TABLE_2 = [
     ((10, 10, 0, 10), (0.6075, 1.0), (0.6636, 1.0), (0.6777, 1.0)),
 ]
 
-# exact2x2 slow tests (StatXact 11, SAS); diff-binom-confint reference files (9/10 - 3/10); Fagerland, Lydersen, Laake
-# 2015, Statistical Methods in Medical Research 24:224-254 (7/34 - 1/34, two places). Limits are rounded outwards by a
-# grid step of 0.001.
+# exact2x2 slow tests (StatXact 11, SAS); diff-binom-confint reference files (9/10 - 3/10). Limits are rounded outwards
+# by a grid step of 0.001. Larger tables: tests/calibration/test_interval_coverage.py.
 CHAN_ZHANG = [
     ((6, 13, 2, 7), (-0.3108, 0.5787), 0.0021),
     ((13, 13, 0, 7), (0.5904, 1.0), 0.0021),
     ((9, 11, 4, 12), (0.0616, 0.7968), 0.0021),
-    ((24, 61, 10, 35), (-0.0992, 0.2949), 0.0021),
     ((9, 10, 3, 10), (0.1608, 0.8795), 0.0021),
-    ((18, 20, 7, 20), (0.2565, 0.7730), 0.0016),
-    ((7, 34, 1, 34), (0.019, 0.36), 0.0061),
 ]
 
-steady = settings(deadline=None, derandomize=True, max_examples=60)
+steady = settings(deadline=None, derandomize=True, max_examples=25)
 counts = st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
-few = st.integers(1, 12).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+few = st.integers(1, 6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 many = st.integers(41, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
@@ -130,7 +126,7 @@ def test_one_sided_bounds():
     assert (lower_bound(0, 0), upper_bound(0, 0)) == (0.0, 1.0)
 
 
-@settings(steady, max_examples=30)
+@settings(steady, max_examples=15)
 @given(few, st.one_of(few, many))
 @example((0, 11), (4, 11))
 @example((7, 7), (0, 3))
@@ -150,8 +146,8 @@ def test_a_difference_interval_holds_the_estimate_and_mirrors(first, second):
         ((3, 10, 5, 10), Method.MIETTINEN_NURMINEN, "at least 10 runs"),
         ((3, 9, 5, 10), Method.CHAN_ZHANG, "fewer than 10 runs"),
         ((3, 10, 5, 9), Method.CHAN_ZHANG, "fewer than 10 runs"),
-        ((0, 40, 5, 12), Method.CHAN_ZHANG, "rate of 0 or 1"),
-        ((5, 12, 0, 40), Method.CHAN_ZHANG, "rate of 0 or 1"),
+        ((0, 40, 5, 40), Method.CHAN_ZHANG, "rate of 0 or 1"),
+        ((5, 40, 0, 40), Method.CHAN_ZHANG, "rate of 0 or 1"),
         ((12, 12, 5, 12), Method.CHAN_ZHANG, "rate of 0 or 1"),
         ((5, 12, 12, 12), Method.CHAN_ZHANG, "rate of 0 or 1"),
         ((0, 41, 5, 40), Method.MIETTINEN_NURMINEN, "more than 40 runs"),
@@ -160,12 +156,14 @@ def test_a_difference_interval_holds_the_estimate_and_mirrors(first, second):
         ((5, 10, 0, 0), Method.NO_DATA, "no runs"),
     ],
 )
-def test_the_interval_shown_is_chosen_by_the_rule_of_the_design(table, method, reason):
+def test_the_interval_shown_is_chosen_by_the_rule_of_the_design(table, method, reason, monkeypatch):
+    # The exact interval of 40 runs takes half a second; which one is asked for is what is tested here.
+    monkeypatch.setattr("service.stats.intervals.chan_zhang", lambda *arguments: (-len(arguments), arguments[:4]))
     interval = difference_interval(*table)
     assert interval.method is method
     assert reason in interval.reason
     if method is Method.CHAN_ZHANG:
-        assert (interval.lower, interval.upper) == chan_zhang(*table)
+        assert (interval.lower, interval.upper) == (-5, table)
     elif method is Method.MIETTINEN_NURMINEN:
         assert (interval.lower, interval.upper) == miettinen_nurminen(*table)
     else:
