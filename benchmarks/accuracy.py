@@ -11,12 +11,16 @@ LEAST_ACCURACY = 0.93
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Searches:
-    """One entry per search: runs, its second cost (builds or suite equivalents), whether it named something, and right."""
+    """One entry per search: runs, second cost (builds or suite equivalents), whether it named something, and right.
+
+    `confirming` counts the executions of confirming A/Bs where they were simulated, apart from the runs.
+    """
 
     runs: np.ndarray
     second: np.ndarray
     named: np.ndarray
     right: np.ndarray
+    confirming: np.ndarray
 
     @property
     def trials(self) -> int:
@@ -39,12 +43,15 @@ class Searches:
         error = self.runs.std(ddof=1) / np.sqrt(self.trials)
         return (
             f"{self.runs.mean():7.1f} ±{error:4.1f} {self.second.mean():8.2f} "
-            f"{self.accuracy:9.3f} {self.accuracy_limit:8.3f} {int((~self.named).sum()):6d} {self.trials:7d}"
+            f"{self.accuracy:9.3f} {self.accuracy_limit:8.3f} {int((~self.named).sum()):6d} {self.trials:7d} {self.confirming.mean():8.1f}"
         )
 
 
 def join(parts: list[Searches]) -> Searches:
     """Searches of several chunks as one."""
     return Searches(
-        *(np.concatenate([getattr(p, name) for p in parts]) for name in ("runs", "second", "named", "right"))
+        *(
+            np.concatenate([getattr(p, name) for p in parts])
+            for name in ("runs", "second", "named", "right", "confirming")
+        )
     )

@@ -82,7 +82,7 @@ def search_commits(
         t.runs[live, version] += 1
         t.fails[live, version] += rng.random(live.size) < t.rate[live, version]
         used[live] += 1
-    return Searches(used, built.sum(1) - 2.0, named >= 0, named == t.change)
+    return Searches(used, built.sum(1) - 2.0, named >= 0, named == t.change, np.zeros(trials))
 
 
 def has_git_bayesect() -> bool:
@@ -114,4 +114,4 @@ def search_git_bayesect(problem: CommitProblem, trials: int, seed: int, stop: fl
         builds[m] = len(visited) - 2
         named[m] = weight.max() >= stop
         right[m] = named[m] and n - 1 - int(weight.argmax()) == t.change[m]
-    return Searches(used, builds, named, right)
+    return Searches(used, builds, named, right, np.zeros(trials))

@@ -45,7 +45,7 @@ ORDERS = (
     OrderProblem("single", CauseKind.SINGLE, PLAN),
     OrderProblem("AND-pair", CauseKind.AND, PLAN),
     OrderProblem("AND-pair, time ignored", CauseKind.AND, OrderPlan(64, fixed_cost=1.0)),
-    OrderProblem("OR-pair", CauseKind.OR, PLAN),
+    OrderProblem("OR-pair, each name confirmed by an A/B", CauseKind.OR, PLAN, is_confirmed=True),
 )
 HALVING = ((ORDERS[0], 1), (ORDERS[0], 5), (ORDERS[1], 1))
 
@@ -77,7 +77,7 @@ def confirming_lines() -> Iterator[str]:
 def search_lines(title: str, second: str, rows: list[tuple[str, Searches]]) -> Iterator[str]:
     """One table of searches."""
     yield title
-    yield f"{'':<46} {'runs':>7} {'':5} {second:>8} {'accuracy':>9} {'99% low':>8} {'unsure':>6} {'trials':>7}"
+    yield f"{'':<46} {'runs':>7} {'':5} {second:>8} {'accuracy':>9} {'99% low':>8} {'unsure':>6} {'trials':>7} {'confirm':>8}"
     for name, searches in rows:
         yield f"{name:<46} {searches.line()}"
 
@@ -111,7 +111,7 @@ def run_all(trials: int) -> tuple[list[str], bool]:
     lines.append(
         "runs: mean and standard error. unsure: could not tell, or (halving) the final check did not reproduce."
     )
-    honest = all(s.accuracy_limit >= LEAST_ACCURACY for name, s in ours + ours_order if name != "OR-pair")
+    honest = all(s.accuracy_limit >= LEAST_ACCURACY for _, s in ours + ours_order)
     return lines, honest
 
 

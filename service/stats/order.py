@@ -34,6 +34,7 @@ from service.stats.rates import FloatArray, binary_entropy
 
 _STARTS = 64
 _CLIMBERS = 4
+_ROWS = np.arange(_CLIMBERS)
 _MOST_ASCENT_STEPS = 60
 _NEGLIGIBLE = 1e-6
 
@@ -94,10 +95,10 @@ class _Quadratic:
         values: FloatArray = self.constant + s @ self.linear + ((s @ self.pairs) * s).sum(-1)
         return values
 
-    def flips(self, s: FloatArray) -> FloatArray:
-        """Values [C, n] after one unit of s [C, n] is put in or taken out."""
-        values: FloatArray = self.value(s)[:, None] + (1 - 2 * s) * (self.linear + 2 * (s @ self.pairs))
-        return values
+    def rise(self, s: FloatArray) -> FloatArray:
+        """The change [C, n] of the value when a unit of s [C, n] comes in; its negative when the unit goes out."""
+        rise: FloatArray = self.linear + 2 * (s @ self.pairs)
+        return rise
 
 
 def _quadratic(table: CauseTable, n: int, low: FloatArray, high: FloatArray) -> _Quadratic:
@@ -137,25 +138,30 @@ def best_subset(plan: OrderPlan, posterior: OrderPosterior, rng: np.random.Gener
     start_score = (binary_entropy(event.value(starts)) - known.value(starts)) / (base_cost + starts @ unit_cost)
     s = starts[np.argsort(-start_score, kind="stable")[:_CLIMBERS]]
 
-    gain, score = np.zeros(_CLIMBERS), np.zeros(_CLIMBERS)
-    climbing = np.arange(_CLIMBERS)
+    # Per climber: both forms' values and gradients, the cost, and d = +1 where a unit would come in, -1 where out.
+    d = 1 - 2 * s
+    p, h = event.value(s), known.value(s)
+    p_rise, h_rise = event.rise(s), known.rise(s)
+    cost = base_cost + s @ unit_cost
+    score = (binary_entropy(p) - h) / cost
     for _ in range(_MOST_ASCENT_STEPS):
-        here = s[climbing]
-        cost = base_cost + here @ unit_cost
-        gain[climbing] = binary_entropy(event.value(here)) - known.value(here)
-        score[climbing] = gain[climbing] / cost
-        flips = binary_entropy(event.flips(here)) - known.flips(here)
-        flips /= cost[:, None] + (1 - 2 * here) * unit_cost
-        best = flips.argmax(1)
-        better = flips[np.arange(climbing.size), best] > score[climbing] + 1e-12
-        climbing, best = climbing[better], best[better]
-        if not climbing.size:
+        p_flips, h_flips = p[:, None] + d * p_rise, h[:, None] + d * h_rise
+        flips = (binary_entropy(p_flips) - h_flips) / (cost[:, None] + d * unit_cost)
+        unit = flips.argmax(1)
+        row = np.flatnonzero(flips[_ROWS, unit] > score + 1e-12)
+        if not row.size:
             break
-        s[climbing, best] = 1 - s[climbing, best]
+        unit = unit[row]
+        p[row], h[row], score[row] = p_flips[row, unit], h_flips[row, unit], flips[row, unit]
+        step = d[row, unit]
+        cost[row] += step * unit_cost[unit]
+        p_rise[row] += step[:, None] * event.pairs[unit] * 2
+        h_rise[row] += step[:, None] * known.pairs[unit] * 2
+        d[row, unit] = -step
     top = int(score.argmax())
     subset = np.zeros(n, bool)
-    subset[active] = s[top] > 0.5
-    return subset, float(gain[top])
+    subset[active] = d[top] < 0
+    return subset, float(score[top] * cost[top])
 
 
 def next_choice(

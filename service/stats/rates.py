@@ -122,7 +122,7 @@ def normalise(log_weights: FloatArray) -> FloatArray:
 
 def binary_entropy(p: ArrayLike) -> FloatArray:
     """-p ln p - (1-p) ln (1-p) in nats, 0 at 0 and 1."""
-    chance: FloatArray = np.clip(np.asarray(p, float), 1e-300, 1.0)
-    rest: FloatArray = np.clip(1.0 - chance, 1e-300, 1.0)
+    chance: FloatArray = np.minimum(np.maximum(p, 1e-300), 1.0)
+    rest: FloatArray = np.maximum(1.0 - chance, 1e-300)
     entropy: FloatArray = -(chance * np.log(chance) + rest * np.log(rest))
     return entropy
