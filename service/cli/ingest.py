@@ -27,6 +27,7 @@ _IN_FOLDERS = ("*.xml", "*.xml.gz")
 # What a dry run stands in for, because nothing of it is kept.
 _UNSENT: dict[str, str | int] = {"project": "nobody/nothing", "sha": "0" * 40, "run_id": "dry run"}
 _PROBLEMS_SHOWN = 5
+_LOG_WIDTH = 10_000
 
 Send = Callable[[RunPayload], IngestSummary]
 
@@ -144,9 +145,12 @@ def _payload(
 def _show(summary: IngestSummary, *, is_dry_run: bool) -> None:
     """Print the table of files, the worst first, and what came of the run."""
     out = console()
+    if not out.is_terminal:
+        # A log has no width to fit, and a name broken over lines helps nobody.
+        out.width = _LOG_WIDTH
     table = Table(box=None, pad_edge=False)
     for heading in ("file", "status", "tests", "outcomes", "remarks"):
-        table.add_column(heading, justify="right" if heading == "tests" else "left", no_wrap=heading == "status")
+        table.add_column(heading, justify="right" if heading == "tests" else "left", overflow="fold")
     for file in summary.files:
         table.add_row(
             Text(file.name),

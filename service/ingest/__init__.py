@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from service.ingest import ctest, ctest_text
@@ -42,7 +44,8 @@ def read_report(name: str, data: bytes) -> ReportFile:
         document = open_document(name, data)
         chosen = next(candidate for candidate in FORMATS if candidate.recognises(document))
         known = chosen.name
-        return chosen.read(document)
+        with _collector_paused():
+            return chosen.read(document)
     except RejectedReportError as error:
         return ReportFile(
             name=name,
@@ -53,3 +56,15 @@ def read_report(name: str, data: bytes) -> ReportFile:
             problems=(error.problem,),
             is_complete=False,
         )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the cycle collector: results hold no cycles, and walking them as they grow takes a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

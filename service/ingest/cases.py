@@ -11,11 +11,12 @@ from gpu_runner.protocol import Outcome
 from service.ingest.document import Document
 from service.ingest.durations import comma_is_decimal, plain_seconds, seconds
 from service.ingest.events import Numbers
-from service.ingest.identity import dotted_module, identity_from_junit
+from service.ingest.identity import TestIdentity, dotted_module, identity_from_junit
 from service.ingest.outcomes import failure_outcome, skipped_outcome, state_outcome, tolerated
 from service.ingest.repeats import Written, settle
-from service.ingest.report import CaseResult, Repetition
+from service.ingest.report import CaseResult, RejectedReportError, Repetition
 
+MAX_CASES = 1_000_000
 MAX_NAME = 2_000
 MAX_MESSAGE = 16_000
 MAX_TEXT = 64_000
@@ -161,19 +162,26 @@ class Collector:
         is_pytest = suite.is_pytest or (
             file is not None and file.endswith(".py") and classname.startswith(dotted_module(file))
         )
-        identity = identity_from_junit(suite.path, file or "", classname, name, is_pytest=is_pytest)
+        if is_pytest:
+            # Nothing but the name of its module and class: only some of pytest's reports name the file.
+            identity = TestIdentity("", "", classname, name)
+        else:
+            identity = identity_from_junit(suite.path, file or "", classname, name)
+        position = len(self.results)
+        if position == MAX_CASES:
+            raise RejectedReportError(f"more than {MAX_CASES} results")
         time = attributes.get("time")
         duration_s = plain_seconds(time)
         if duration_s is None and time:
             if "," in time:
-                self._comma_times.append((len(self.results), time))
+                self._comma_times.append((position, time))
             else:
                 self._unreadable += 1
         status, state = attributes.get("status", ""), attributes.get("result", "")
         result = CaseResult(
             identity,
             state_outcome(status, state) if status or state else Outcome.PASSED,
-            len(self.results),
+            position,
             duration_s=duration_s,
             file=file,
             line=_line(attributes["line"]) if "line" in attributes else None,

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 _UNNAMED = "(?)"
-# The names of a suite that say nothing about the test: pytest's default, ctest without a site name.
-_EMPTY_SUITES = frozenset({"", "pytest", "(empty)"})
+# The names of a suite that say nothing about the test: none, and ctest's without a name of the build.
+_EMPTY_SUITES = frozenset({"", "(empty)"})
 _WORKSPACE = re.compile(
     r"^(?:file://)?(?:/home/runner/work/[^/]+/[^/]+|/github/workspace|/__w/[^/]+/[^/]+|/builds/[^/]+/[^/]+|[A-Za-z]:/a/[^/]+/[^/]+)/"
 )
@@ -132,19 +132,16 @@ def relative_file(file: str) -> str:
     return _WORKSPACE.sub("", file.replace("\\", "/")).removeprefix("./")
 
 
-def identity_from_junit(suite: str, file: str, classname: str, name: str, *, is_pytest: bool) -> TestIdentity:
-    """Return the identity of a JUnit case: `suite` is the path of its suites, joined by " / ".
+def identity_from_junit(suite: str, file: str, classname: str, name: str) -> TestIdentity:
+    """Return the identity of a JUnit case that is not pytest's; `suite` is the path of its suites, joined by " / ".
 
-    A suite is left out where it repeats the class or says nothing; pytest's file is left out because only some of its
-    reports have it; ctest writes the name twice.
+    A suite is left out where it repeats the class or says nothing; ctest writes the name twice.
 
-    >>> identity_from_junit("pytest", "tests/test_a.py", "tests.test_a", "test_y", is_pytest=True).display
-    'tests.test_a::test_y'
-    >>> identity_from_junit("(empty)", "", "basic", "basic", is_pytest=False) == identity_from_ctest("basic")
+    >>> identity_from_junit("com.acme.FooTest", "", "com.acme.FooTest", "adds").display
+    'com.acme.FooTest::adds'
+    >>> identity_from_junit("(empty)", "", "basic", "basic") == identity_from_ctest("basic")
     True
     """
-    if is_pytest:
-        return TestIdentity("", "", classname, name)
     if suite in _EMPTY_SUITES:
         suite = ""
         if classname == name and not file:

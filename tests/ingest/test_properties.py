@@ -14,6 +14,7 @@ from service.ingest import read_report
 from service.ingest.report import FileStatus, ReportFile
 
 DATA = Path(__file__).parent / "data"
+steady = settings(deadline=None, derandomize=True, max_examples=100)
 SEEDS = [path.read_bytes() for path in sorted(DATA.iterdir()) if path.suffix in {".xml", ".log", ".txt"}]
 FRAGMENTS = [
     b"<", b">", b"/>", b"&", b"&#0;", b"&#x1b;", b"]]>", b"<![CDATA[", b"<!--", b"-->", b"<!DOCTYPE a>", b"<?xml ", b"\0", b"\xff",
@@ -36,6 +37,7 @@ def check(file: ReportFile) -> None:
 @example(b"\x1f\x8b\x08\x00")
 @example(b"\xff\xfe<\0a\0")
 @example(b"<testsuite><testsuite></testsuite><failure/></testsuite>")
+@steady
 def test_any_bytes_are_read_or_rejected(data: bytes) -> None:
     check(read_report("x", data))
 
@@ -58,7 +60,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(mutated())
-@settings(max_examples=300)
+@settings(steady, max_examples=200)
 def test_mutated_reports_are_read_or_rejected(data: bytes) -> None:
     check(read_report("x", data))
 
@@ -71,7 +73,7 @@ CASES = st.lists(
 
 
 @given(suites=st.lists(st.tuples(TEXT, CASES), min_size=1, max_size=3))
-@settings(max_examples=120)
+@settings(steady, max_examples=60)
 def test_well_formed_reports_read_as_junitparser_reads_them(
     suites: list[tuple[str, list[tuple[str, str, str, float]]]],
 ) -> None:
