@@ -31,6 +31,8 @@ def delta_h(
     v_new = ctx.scratch_on(k.device).empty("v_new", u.shape, u.dtype)
     keep_before = [-1] * plan.chunks if snapshot_rows is None else snapshot_rows.tolist()
     kept = has_initial_state.tolist()
+    # Whole tiles, the last one too: a product of fewer rows would add in another order.
+    w_tiles, u_tiles, k_tiles, g_tiles = (tiles(x, plan) for x in (w, u, k, g_cum))
     for n, slot in enumerate(slots.tolist()):
         start, end = plan.cu_seqlens[n], plan.cu_seqlens[n + 1]
         if slot >= 0 and kept[n]:
@@ -39,17 +41,17 @@ def delta_h(
             S = wide(pool.new_zeros(pool.shape[1:]))
         for chunk in range(plan.first_chunks[n], plan.first_chunks[n + 1]):
             first = start + (chunk - plan.first_chunks[n]) * CHUNK
-            rows = slice(first, min(first + CHUNK, end))
+            length = min(CHUNK, end - first)
             h[chunk] = S.to(h.dtype)
             if snapshots is not None and keep_before[chunk] >= 0:
                 snapshots[keep_before[chunk]] = S
             carried = rounded(S, w.dtype).transpose(-1, -2)
-            fresh = wide(u[rows]).transpose(0, 1) - wide(w[rows]).transpose(0, 1) @ carried
-            v_new[rows] = fresh.transpose(0, 1).to(v_new.dtype)
-            g = wide(g_cum[rows]).t()
-            faded = rounded(fresh * (g[:, -1:] - g).exp()[..., None], k.dtype)
-            keys = wide(k[rows]).transpose(0, 1).repeat_interleave(per_key, 0)
-            S = S * g[:, -1].exp()[:, None, None] + faded.transpose(-1, -2) @ keys
+            fresh = u_tiles[chunk] - w_tiles[chunk] @ carried
+            v_new[first : first + length] = fresh[:, :length].transpose(0, 1).to(v_new.dtype)
+            g = g_tiles[chunk]
+            g_last = g[:, length - 1 : length]
+            faded = rounded(fresh * (g_last - g).exp()[..., None], k.dtype)
+            S = S * g_last.exp()[..., None] + faded.transpose(-1, -2) @ k_tiles[chunk].repeat_interleave(per_key, 0)
         if slot >= 0:
             pool[slot] = S.to(pool.dtype)
     return h, v_new
