@@ -46,9 +46,11 @@ class Suite:
     held: int = 0
     reruns: int = 0
     place: tuple[int, int] = (1, 1)
+    browser: str = field(init=False)
     bare: Written = field(init=False)
 
     def __post_init__(self) -> None:
+        self.browser = self.hostname if _BROWSERS.match(self.hostname) else ""
         self.bare = Written(self, is_bare=True, is_pytest=self.is_pytest)
 
     @classmethod
@@ -167,8 +169,10 @@ class Collector:
             identity = TestIdentity("", "", classname, name)
         else:
             identity = identity_from_junit(suite.path, file or "", classname, name)
+            if suite.browser:
+                identity = replace(identity, variant=suite.browser)
         position = len(self.results)
-        if position == MAX_CASES:
+        if position >= MAX_CASES:
             raise RejectedReportError(f"more than {MAX_CASES} results")
         time = attributes.get("time")
         duration_s = plain_seconds(time)

@@ -96,18 +96,20 @@ class _Reader:
         self.written = _Written(Collector(document))
         self.path: list[str] = []
         self._open: list[Suite] = []
-        self._case: Case | None = None
+        self._cases: list[Case] = []
         self._parts: list[Part] = []
 
     def restart(self) -> None:
         """Take another document of the same file."""
         self.path.clear()
         self._open.clear()
+        self._cases.clear()
 
     def finish(self) -> _Written:
         """Return what was read; a case that the file breaks off in is kept when it had already failed."""
-        if self._case is not None and self._case.reported:
-            self.written.cases.add(self._case)
+        for case in self._cases:
+            if case.reported:
+                self.written.cases.add(case)
         return self.written
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -116,15 +118,13 @@ class _Reader:
             name = name.rpartition(":")[2]
         path = self.path
         path.append(name)
-        case = self._case
-        if name == "testcase" and case is None:
+        if name == "testcase":
             if not self._open:
                 self._open_suite({}, "testcase")
             suite = self._open[-1]
             suite.held += 1
-            self._case = Case(suite, attributes)
-            return
-        if case is not None or self._parts:
+            self._cases.append(Case(suite, attributes))
+        elif self._cases or self._parts:
             if name in _INSIDE_CASE:
                 self._open_part(name, attributes)
         elif name == "testsuite" or name == "testsuites" or self.written.root is None:
@@ -138,9 +138,7 @@ class _Reader:
         """Take the end of an element."""
         name = self.path.pop()
         if name == "testcase":
-            if self._case is not None:
-                self.written.cases.add(self._case)
-                self._case = None
+            self.written.cases.add(self._cases.pop())
         elif self._parts:
             if self._parts[-1].name == name:
                 self._close_part()
@@ -152,8 +150,7 @@ class _Reader:
 
     def _open_suite(self, attributes: dict[str, str], name: str = "testsuite") -> None:
         written = self.written
-        is_root = written.root is None
-        if is_root:
+        if written.root is None:
             written.root = name
             written.root_time = attributes.get("time")
         if written.started is None and "timestamp" in attributes:
@@ -173,10 +170,11 @@ class _Reader:
         self.stream.capture(self._parts[-1].texts.append if self._parts else None)
         if self._parts:
             self._parts[-1].parts.append(part)
-        elif self._case is not None:
-            self._case.add(part)
+        elif self._cases:
+            case = self._cases[-1]
+            case.add(part)
             if part.name in _RERUNS:
-                self._case.suite.reruns += 1
+                case.suite.reruns += 1
         elif part.name == "property":
             self.written.numbers.add_property(part, self.document)
         elif part.name in _OUTPUTS:

@@ -209,6 +209,14 @@ def test_more_declared_than_held_is_incomplete_and_the_other_way_round_is_not() 
     assert read_cases('<testcase classname="c" name="n"/>', tests=0).is_complete
 
 
+def test_a_case_inside_a_case_hides_no_failure() -> None:
+    file = read_cases('<testcase name="outer"><testcase name="inner"/><failure message="x"/></testcase>')
+    assert [(case.identity.name, case.outcome) for case in file.cases] == [
+        ("inner", Outcome.PASSED),
+        ("outer", Outcome.FAILED),
+    ]
+
+
 def test_a_suite_that_failed_outside_its_tests_is_a_failing_case() -> None:
     file = read_cases('<testcase classname="c" name="n"/><error message="Dubious, test returned 2"/>')
     assert outcomes(file) == [Outcome.PASSED, Outcome.ERROR]

@@ -104,6 +104,8 @@ def test_results_of_one_source_line_are_one_test_run_again() -> None:
 def test_the_host_of_a_suite_is_a_variant_only_where_it_tells_results_apart() -> None:
     file = read_report("r.xml", (DATA / "browsers.xml").read_bytes())
     assert shape(file) == [("chromium", 1, "passed"), ("firefox", 1, "timed_out")]
+    alone = f'<testsuite name="s" hostname="Mobile Chrome">{PASS}</testsuite>'
+    assert shape(read_report("r.xml", alone.encode())) == [("Mobile Chrome", 1, "passed")]
     hosts = [f'<testsuite name="s" hostname="{host}">{PASS}</testsuite>' for host in ("box-1", "box-2")]
     assert shape(read_report("r.xml", f"<testsuites>{''.join(hosts)}</testsuites>".encode())) == [
         ("box-1", 1, "passed"),
