@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from gpu_runner.protocol import to_json
-from service.domain import ExperimentState, Purpose
+from service.domain import ExperimentState, Purpose, Verdict
 from service.history.differences import ContextView, FieldRow, Standing
 from service.history.progress import AttemptStanding, AttemptView, CellState, ExperimentView, Running
 from service.web import figures
@@ -32,6 +32,8 @@ _STANDINGS = {
     Standing.OBSERVED: ("observed, never compared", "quiet"),
 }
 _DIFFERS = frozenset({Standing.DECLARED, Standing.UNDECLARED, Standing.DRIFTED})
+# Verdicts whose sentence goes on with words of ours, not with a name that must keep its case.
+_REASON_FOLLOWS = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_REPRODUCED})
 _PHASES = {
     "checkout": "checking out",
     "build": "building",
@@ -75,6 +77,8 @@ def _headline(view: ExperimentView) -> tuple[str, str]:
     """Return the answer, or the question while there is none, and what qualifies it."""
     if view.finding is not None:
         first, colon, rest = view.finding.sentence.partition(": ")
+        if view.finding.verdict in _REASON_FOLLOWS:
+            rest = rest[:1].upper() + rest[1:]
         return (first + ".", rest) if colon else (view.finding.sentence, "")
     if len(view.comparisons) > 1:
         return f"Which of {len(view.comparisons)} changes makes a difference to {view.victim}?", ""
@@ -132,7 +136,7 @@ def _strip_words(view: ExperimentView) -> str:
         return "No block has run: " + ("nothing needed to be run." if view.finding else "the arms are prepared first.")
     words = "Columns are blocks in the order of issue, rows are arms, the small digit is the place inside the block."
     if view.stop_index is not None:
-        words += f" Block {view.stop_index + 1} settled it."
+        words += f" It stopped after block {view.stop_index + 1}."
     if any(attempt.standing is AttemptStanding.AFTER_STOP for attempt in view.attempts):
         words += " Blocks after it are shown, not counted."
     return words

@@ -13,8 +13,8 @@ from service.domain import Purpose
 from service.experiments.model import Counts, Interval
 from service.history.progress import AttemptStanding, AttemptView, Cell, CellState
 
-CELL = 26
-GAP = 5
+CELL = 24
+GAP = 3
 HEAD = 22
 BAR_WIDTH = 1000
 
@@ -136,8 +136,8 @@ def _cell(experiment: int, view: AttemptView, cell: Cell, place: int, name: str,
         title=title,
         size=CELL,
         glyph=_GLYPHS[cell.state],
-        px=CELL - 3,
-        py=CELL - 3,
+        px=CELL - 2,
+        py=CELL - 2,
         place=place,
     )
     if cell.duration_s is None:
@@ -176,11 +176,11 @@ def _n(value: float) -> str:
 
 
 _GLYPHS = {
-    CellState.MATCH: Markup('<path class="glyph" d="M8 7 L17 16 M17 7 L8 16"/>'),
-    CellState.CLEAN: Markup('<path class="glyph" d="M7 12 L11 16 L18 8"/>'),
-    CellState.OTHER: Markup('<path class="glyph" d="M8 12 H17"/>'),
-    CellState.VOID: Markup('<path class="glyph" d="M4 22 L22 4"/>'),
-    CellState.DONE: Markup('<circle class="dot" cx="12.5" cy="12" r="3"/>'),
-    CellState.RUNNING: Markup('<path class="solid" d="M9 7 L18 12 L9 17 Z"/>'),
+    CellState.MATCH: Markup('<path class="glyph" d="M7 6 L15.5 14.5 M15.5 6 L7 14.5"/>'),
+    CellState.CLEAN: Markup('<path class="glyph" d="M6 11 L10 15 L17 7"/>'),
+    CellState.OTHER: Markup('<path class="glyph" d="M7 11 H16"/>'),
+    CellState.VOID: Markup('<path class="glyph" d="M4 20 L20 4"/>'),
+    CellState.DONE: Markup('<circle class="dot" cx="11.5" cy="11" r="3"/>'),
+    CellState.RUNNING: Markup('<path class="solid" d="M8 6 L17 11 L8 16 Z"/>'),
     CellState.PENDING: Markup(""),
 }

@@ -21,7 +21,10 @@ class Badge:
 
 VERDICTS: dict[Verdict, Badge] = {
     Verdict.IMPLICATED: Badge(
-        "Implicated", "●", "cause", "Taking this one thing away removes failures, beyond chance. It is a cause."
+        "Implicated",
+        "●",
+        "cause",
+        "With only this changed, failures go away or become rarer, beyond chance: it is a cause.",
     ),
     Verdict.WORSENED: Badge("Worsened", "▲", "cause", "With this one change the test fails more often, beyond chance."),
     Verdict.EXONERATED: Badge(

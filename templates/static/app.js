@@ -23,19 +23,40 @@ function addCopyButtons(root) {
   }
 }
 
-// Fetch this page again and put its live part in place; what the reader opened stays open.
+let isFetching = false;
+let isWanted = false;
+
+// Fetch this page again, one at a time, and put its live part in place; what the reader opened stays open.
 async function refresh() {
-  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (!response.ok) return;
-  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("live");
+  if (isFetching) {
+    isWanted = true;
+    return;
+  }
+  isFetching = true;
+  try {
+    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (response.ok) replaceLive(new DOMParser().parseFromString(await response.text(), "text/html"));
+  } catch {
+    // The service is away: the next event or poll asks again.
+  } finally {
+    isFetching = false;
+  }
+  if (isWanted) {
+    isWanted = false;
+    await refresh();
+  }
+}
+
+function replaceLive(page) {
+  const fresh = page.getElementById("live");
   const live = document.getElementById("live");
   if (!fresh || !live) return;
   const opened = [...live.querySelectorAll("details[open][id]")].map((details) => details.id);
-  const scrolled = live.querySelector(".strip .scroll")?.scrollLeft;
+  const scrolled = live.querySelector(".strip .scroll")?.scrollLeft ?? 0;
   live.replaceChildren(...fresh.childNodes);
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
   const strip = live.querySelector(".strip .scroll");
-  if (strip && scrolled !== undefined) strip.scrollLeft = scrolled;
+  if (strip) strip.scrollLeft = scrolled;
 }
 
 function runningWords(block) {
