@@ -127,15 +127,19 @@ def compare_samples(
 ) -> SampleChange:
     """What changed from `before` to `after`, larger being worse; `cut` None takes the cut of `before`.
 
-    SHIFT when the Mann-Whitney test rejects, or the permutation test of the trimmed mean does and the outliers do not;
-    MORE_OUTLIERS when Fisher's test of the counts above the cut rejects; BOTH when both do (facts 5).
+    SHIFT when the Mann-Whitney test of the values up to the cut rejects, or the permutation test of the trimmed mean
+    does and the outliers do not; MORE_OUTLIERS when Fisher's test of the counts above the cut rejects; BOTH when both
+    do. Facts 5 ranks all values, so that many outliers look like a shift; here that is done only where a sample has no
+    value up to the cut.
     """
     from scipy.stats import fisher_exact, mannwhitneyu
 
     x, y = _checked(before), _checked(after)
     first = summarise(x, cut)
     second = summarise(y, first.cut)
-    p_rank = float(mannwhitneyu(y, x, alternative="greater").pvalue)
+    core_x, core_y = x[x <= first.cut], y[y <= first.cut]
+    ranked = (core_y, core_x) if core_x.size and core_y.size else (y, x)
+    p_rank = float(mannwhitneyu(*ranked, alternative="greater").pvalue)
     p_trimmed = _permutation_p(x, y, rng)
     table = [[second.n_outliers, second.n - second.n_outliers], [first.n_outliers, first.n - first.n_outliers]]
     p_outliers = float(fisher_exact(np.array(table), alternative="greater").pvalue)
