@@ -29,7 +29,7 @@ MARGIN = 2
 METRIC = "kl_div"
 
 # Rows for one conversation's answer and a short follow-up: a follow-up that crosses a checkpoint has to wait.
-PRESSURE_ROWS = 224
+PRESSURE_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
