@@ -36,7 +36,7 @@ FLOAT32 = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One result of one operator: its relative Frobenius error, or 0/1 where bits must be equal."""
+    """One result of one operator: its relative Frobenius error; 0/1 where bits must be equal whatever the dtype."""
 
     operator: str
     result: str
@@ -267,7 +267,9 @@ def unmoved_bits(e: Example) -> Iterator[Check]:
     poisoned.pools.poison()
     again, state = prefill(e, dirty)
     yield Check("prefill", "on poisoned scratch", float(not (torch.equal(o, again) and torch.equal(pool, state))), 0.0)
-    yield Check("verify_decode", "a chain and decode", float(not _chain_equals_decode(e, ctx)), 0.0)
+    # In bfloat16 the rounding of the convolution's output hides how each kernel was scheduled; in float32 it shows.
+    limit = 0.0 if e.q.dtype is torch.bfloat16 else EXACT
+    yield Check("verify_decode", "a chain and decode", _chain_against_decode(e, ctx), limit)
 
 
 def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -285,7 +287,8 @@ def report(checks: Sequence[Check]) -> str:
     return "\n".join([f"{'operator':14} {'result':22} {'error':>9}     limit", *rows])
 
 
-def _chain_equals_decode(e: Example, ctx: OpCtx) -> bool:
+def _chain_against_decode(e: Example, ctx: OpCtx) -> float:
+    """The largest relative error of outputs and states of a verified chain against the same steps decoded."""
     steps, B = 3, e.plan.sequences
     chain = example((steps,) * B, _shape(e), e.q.dtype, e.q.device, seed=3)
     parents = torch.tensor([-1, 0, 1] * B, device=e.q.device)
@@ -295,15 +298,14 @@ def _chain_equals_decode(e: Example, ctx: OpCtx) -> bool:
     o, snapshots = calls.verify_decode(
         mixed, chain.a, chain.b, *gates, chain.pool, *state, parents, chain.plan, ctx=ctx
     )
-    pool, conv_pool, kept = chain.pool.clone(), chain.conv_pool.clone(), chain.kept
+    pool, conv_pool, kept, worst = chain.pool.clone(), chain.conv_pool.clone(), chain.kept, 0.0
     for step in range(steps):
         rows = torch.arange(B, device=e.q.device) * steps + step
         one = calls.conv1d_update(chain.x[rows], chain.conv_weight, conv_pool, chain.slots, kept, ctx=ctx)
         out = calls.packed_decode(one, chain.a[rows], chain.b[rows], *gates, pool, chain.slots, kept, ctx=ctx)
         kept = torch.ones_like(kept)
-        if not (torch.equal(out, o[rows]) and torch.equal(pool[chain.slots], snapshots[rows])):
-            return False
-    return True
+        worst = max(worst, relative_error(o[rows], out), relative_error(snapshots[rows], pool[chain.slots]))
+    return worst
 
 
 def _part(e: Example, sequence: int, start: int, end: int) -> Example:
