@@ -64,7 +64,7 @@ def make_app() -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(SecureHeaders)
     for module in (runs, projects, experiments, events, health):
-        app.include_router(module.router, responses={422: {"model": problems.Problem}})
+        app.include_router(module.router, responses={} if module is health else problems.DESCRIBED)
     app.include_router(pages.router, dependencies=[Depends(needs(Scope.READ))], include_in_schema=False)
     app.mount("/static", static_files())
     app.add_exception_handler(LikewiseError, _on_own)

@@ -106,6 +106,7 @@ class Played:
     outcome: Outcome = Outcome.FAILED
     message: str = "max |difference| 0.031 > 0.002 at head 3 of chunk_o"
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # other tests that fail, in these arms
+    missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # tests that an arm does not list
     host_id: int | None = None
     clock: float = NOW.timestamp()
 
@@ -186,11 +187,14 @@ class Played:
                 save_execution(session, experiment, block, report, lease.fence, self.host_id)
 
     def _prepared(self, design: Design, arm: ArmSpec) -> PreparedArm:
-        return PreparedArm(arm.index, TESTS, tests_of(design, arm), context=self._context(design, arm)[:4])
+        return PreparedArm(arm.index, TESTS, self._tests(design, arm), context=self._context(design, arm)[:4])
+
+    def _tests(self, design: Design, arm: ArmSpec) -> tuple[str, ...]:
+        return tuple(test for test in tests_of(design, arm) if test not in self.missing.get(arm.index, ()))
 
     def _report(self, design: Design, arm: ArmSpec, block: Block, position: int) -> ExecutionReport:
         results = []
-        for place, test in enumerate(tests_of(design, arm)):
+        for place, test in enumerate(self._tests(design, arm)):
             is_victim = test == design.victim
             if is_victim and self.fails(block.index, arm.index):
                 results.append(
@@ -224,7 +228,7 @@ class Played:
         )
 
     def _context(self, design: Design, arm: ArmSpec) -> tuple[ContextField, ...]:
-        tests = tests_of(design, arm)
+        tests = self._tests(design, arm)
         fields = [
             ContextField("software", "commit", ContextClass.IDENTITY, arm.commit),
             ContextField("software", "tree_hash", ContextClass.IDENTITY, "a" * 64),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Response
@@ -40,21 +39,35 @@ class UploadTooLargeError(LikewiseError):
     way_out = "Send fewer files at a time, gzip them, or raise LIKEWISE_UPLOAD_LIMIT_BYTES."
 
 
-class Problem(BaseModel):
-    """What went wrong, for programs (`error`), for people (`message`), and what to do about it (`way_out`)."""
-
-    error: str
-    message: str
-    way_out: str
-
-
-@dataclass(frozen=True, slots=True)
-class Invalid:
+class Invalid(BaseModel):
     """One value that a request should not have had."""
 
     field: str
     value: str
     problem: str
+
+
+class Problem(BaseModel):
+    """What went wrong, for programs (`error`), for people (`message`), and what to do about it (`way_out`).
+
+    `details` names every wrong value of a request, where there are any.
+    """
+
+    error: str
+    message: str
+    way_out: str
+    details: list[Invalid] = []
+
+
+DESCRIBED: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "A token is needed"},
+    403: {"model": Problem, "description": "The token lacks the scope"},
+    404: {"model": Problem, "description": "There is no such thing"},
+    409: {"model": Problem, "description": "It contradicts what is stored"},
+    413: {"model": Problem, "description": "The body is too large"},
+    422: {"model": Problem, "description": "A value is wrong"},
+    503: {"model": Problem, "description": "The database or the broker does not answer"},
+}
 
 
 def problem_of(error: LikewiseError) -> Response:
@@ -81,23 +94,28 @@ def problem_of_validation(errors: Sequence[Any]) -> Response:
     first = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     message = f"{first.field} is {first.value}: {first.problem}{more}."
-    details = [{"field": item.field, "value": item.value, "problem": item.problem} for item in found]
-    return _reply(422, "invalid_value", message, "/v1/openapi.json describes every call.", details=details)
+    return _reply(422, "invalid_value", message, "/v1/openapi.json describes every call.", details=found)
 
 
 def _invalid(error: dict[str, Any]) -> Invalid:
     place = [str(part) for part in error["loc"]]
     field = ".".join(place[1:]) or place[0]
     if error["type"] == "missing":
-        return Invalid(field, "missing", "it is needed")
+        return Invalid(field=field, value="missing", problem="it is needed")
     value = repr(error.get("input"))
     shown = value if len(value) <= VALUE_SHOWN else value[: VALUE_SHOWN - 3] + "..."
-    return Invalid(field, shown, str(error["msg"])[:1].lower() + str(error["msg"])[1:])
+    return Invalid(field=field, value=shown, problem=str(error["msg"])[:1].lower() + str(error["msg"])[1:])
 
 
 def _reply(
-    status: int, code: str, message: str, way_out: str, headers: dict[str, str] | None = None, **more: Any
+    status: int,
+    code: str,
+    message: str,
+    way_out: str,
+    headers: dict[str, str] | None = None,
+    details: Sequence[Invalid] = (),
 ) -> Response:
+    body = {"error": code, "message": message, "way_out": way_out}
+    more = {"details": [item.model_dump() for item in details]} if details else {}
     # ASCII, because what was sent to us may hold characters that UTF-8 cannot write.
-    body = json.dumps({"error": code, "message": message, "way_out": way_out, **more}, ensure_ascii=True)
-    return Response(body, status, headers, "application/json")
+    return Response(json.dumps({**body, **more}, ensure_ascii=True), status, headers, "application/json")

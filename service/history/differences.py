@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,9 +14,9 @@ from gpu_runner.protocol import ContextClass, ContextField, TestsMode
 from service.domain import Purpose
 from service.experiments.contexts import state_violations
 from service.experiments.evidence import read_blocks
-from service.experiments.model import ArmSpec, Design, Evidence
+from service.experiments.model import ArmSpec, Design, Difference, Evidence, Finding
 from service.experiments.treatments import declared_fields
-from service.store.evidence import load_evidence
+from service.store.evidence import latest_finding, load_evidence
 from service.store.experiments import design_of, get
 
 _Key = tuple[str, str]
@@ -64,11 +64,42 @@ def context_view(session: Session, experiment_id: int) -> ContextView:
     """Return the arms' contexts field by field; NotFoundError when there is no such experiment."""
     experiment = get(session, experiment_id)
     design = design_of(experiment)
-    return compare_contexts(experiment_id, design, load_evidence(session, experiment))
+    finding = latest_finding(session, experiment_id)
+    return compare_contexts(experiment_id, design, load_evidence(session, experiment), finding)
 
 
-def compare_contexts(experiment_id: int, design: Design, evidence: Evidence) -> ContextView:
-    """Return the comparison for the block that is shown; without any block, of what the preparation showed."""
+def compare_contexts(
+    experiment_id: int, design: Design, evidence: Evidence, finding: Finding | None = None
+) -> ContextView:
+    """Return the comparison for the block that is shown; without any block, of what the preparation showed.
+
+    What the finding holds against the arms is undeclared here too, whatever the shown block says.
+    """
+    view = _view_of_block(experiment_id, design, evidence)
+    if finding is None:
+        return view
+    held = {(found.channel, found.name): found for arm in finding.arms for found in arm.differences}
+    rows = {(row.channel, row.name): row for row in view.rows}
+    rows |= {key: _held(rows.get(key), found, view.arms) for key, found in held.items()}
+    return replace(view, rows=tuple(rows[key] for key in sorted(rows)))
+
+
+def _held(row: FieldRow | None, found: Difference, arms: tuple[str, ...]) -> FieldRow:
+    """Return the field as the finding holds it against an arm; a value that changed between blocks shows both."""
+    if row is not None and row.standing in (Standing.UNDECLARED, Standing.DRIFTED):
+        return row
+    if row is not None and row.standing is Standing.DECLARED:
+        return replace(row, standing=Standing.UNDECLARED)
+    values = list(row.values) if row is not None else [None] * len(arms)
+    if row is None:
+        values[0], values[found.arm] = found.control, found.treated
+    else:
+        values[found.arm] = f"{found.control}, in a later block {found.treated}"
+    kind = row.context_class if row is not None else ContextClass.IDENTITY
+    return FieldRow(found.channel, found.name, kind, Standing.UNDECLARED, tuple(values))
+
+
+def _view_of_block(experiment_id: int, design: Design, evidence: Evidence) -> ContextView:
     names = tuple(arm.name for arm in design.arms)
     blocks = [
         (index, {arm: execution.context for arm, execution in by_arm.items()})

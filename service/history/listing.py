@@ -8,9 +8,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gpu_runner.protocol import from_json
 from service.domain import BlockState, ExperimentState, Purpose, RunStatus, Verdict
-from service.experiments.model import Finding
 from service.store.catalog import get_project
 from service.store.models import Block, Commit, Experiment, FindingRow, Project, Result, Run, Suite
 
@@ -109,7 +107,6 @@ def list_experiments(
 def _experiment_row(
     experiment: Experiment, project: str, suite: str, row: FindingRow | None, done: int
 ) -> ExperimentRow:
-    finding = from_json(Finding, row.body) if row else None
     return ExperimentRow(
         id=experiment.id,
         kind=experiment.kind,
@@ -117,9 +114,9 @@ def _experiment_row(
         suite=suite,
         victim=experiment.victim,
         state=ExperimentState(experiment.state),
-        verdict=finding.verdict if finding else None,
-        sentence=finding.sentence if finding else "",
-        blocks_done=finding.blocks_counted if finding else done,
+        verdict=Verdict(row.verdict) if row else None,
+        sentence=str(row.body["sentence"]) if row else "",
+        blocks_done=int(row.body["blocks_counted"]) if row else done,
         blocks_max=int(experiment.design["blocks_max"]),
         requested_by=experiment.requested_by,
         origin=experiment.origin,

@@ -180,8 +180,12 @@ class ExperimentView:
 def experiment_view(session: Session, experiment_id: int) -> ExperimentView:
     """Return where the experiment stands; NotFoundError when there is none."""
     experiment = get(session, experiment_id)
+    return view_of(session, experiment, load_evidence(session, experiment))
+
+
+def view_of(session: Session, experiment: Experiment, evidence: Evidence) -> ExperimentView:
+    """Return where an experiment stands whose evidence was loaded already."""
     design = design_of(experiment)
-    evidence = load_evidence(session, experiment)
     finding = latest_finding(session, experiment.id)
     blocks = blocks_of(session, experiment.id)
     reading = read_blocks(evidence, Purpose.COUNT, design.attempts_max)

@@ -80,6 +80,8 @@ def _headline(view: ExperimentView) -> tuple[str, str]:
         if view.finding.verdict in _REASON_FOLLOWS:
             rest = rest[:1].upper() + rest[1:]
         return (first + ".", rest) if colon else (view.finding.sentence, "")
+    if not view.comparisons:
+        return f"What makes {view.victim} fail?", ""
     if len(view.comparisons) > 1:
         return f"Which of {len(view.comparisons)} changes makes a difference to {view.victim}?", ""
     return f"Does {view.victim} fail more or less often {under(view.comparisons[0].change)}?", ""

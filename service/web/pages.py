@@ -6,14 +6,16 @@ from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 
 from service.domain import Verdict
-from service.history.differences import context_view
+from service.history.differences import compare_contexts
 from service.history.execution import execution_view
 from service.history.listing import PAGE, ExperimentRow, ProjectRow, list_experiments, list_projects
-from service.history.progress import experiment_view
+from service.history.progress import view_of
+from service.store.evidence import load_evidence
+from service.store.experiments import get
 from service.store.session import read
 from service.web.contexts import Choice, ExperimentItem, ExperimentsPage, Moment
 from service.web.evidence import experiment_page
@@ -31,7 +33,11 @@ ArmNumber = Annotated[int, Path(ge=0, le=1000)]
 
 @router.get("/", response_class=HTMLResponse)
 @router.get("/experiments", response_class=HTMLResponse)
-def experiments(project: str = "", verdict: str = "", before: int | None = None) -> HTMLResponse:
+def experiments(
+    project: Annotated[str, Query(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = "",
+    verdict: str = "",
+    before: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None,
+) -> HTMLResponse:
     """Show the experiments, newest first, of one project or with one verdict if asked."""
     wanted = Verdict(verdict) if verdict in set(Verdict) else None
     with read() as session:
@@ -44,8 +50,10 @@ def experiments(project: str = "", verdict: str = "", before: int | None = None)
 def experiment(experiment_id: Number) -> HTMLResponse:
     """Show the evidence of one experiment."""
     with read() as session:
-        view = experiment_view(session, experiment_id)
-        contexts = context_view(session, experiment_id)
+        stored = get(session, experiment_id)
+        evidence = load_evidence(session, stored)
+        view = view_of(session, stored, evidence)
+        contexts = compare_contexts(experiment_id, view.design, evidence, view.finding)
     return render(experiment_page(view, contexts, datetime.now(UTC)))
 
 
