@@ -82,13 +82,14 @@ def apply_treatments(available: Sequence[str], treatments: Sequence[Treatment], 
     """
     if not available:
         raise RunnerError("no_tests", "the suite lists no tests", "check paths, test_dir and arguments of the suite")
-    _known([victim], available)
+    if victim:
+        _known([victim], available)
     tests = list(available)
     for item in treatments:
         tests = _apply(item, tests, available, victim)
     if not tests:
         raise RunnerError("no_tests", f"nothing is left to run after {treatments[-1].kind}", "exclude fewer tests")
-    if victim not in tests:
+    if victim and victim not in tests:
         raise RunnerError(
             "bad_treatment", f"the victim {victim!r} is excluded: nothing could be observed", "exclude other tests"
         )
