@@ -72,7 +72,7 @@ def _result(case: CaseResult) -> ResultRecord:
         signature=case.signature or None,
         failure_type=case.failure_type,
         message=case.message,
-        output=case.output or case.detail,
+        output=case.log,
         counters=case.counters,
         measurements=case.measurements,
     )

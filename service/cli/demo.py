@@ -1,4 +1,4 @@
-"""`likewise demo`: a real A/B experiment on the demonstration suite, to its verdict, with the dashboard."""
+"""`likewise demo`: real A/B experiments on a demonstration suite, to their verdicts, with the dashboard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,63 +20,127 @@ from service.cli.output import console, exit_with
 from service.config import settings
 from service.domain import Origin, Verdict
 from service.enqueue import AbOrder, enqueue, ensure_project, make_request
-from service.errors import NotFoundError
+from service.errors import InvalidValueError, NotFoundError
 from service.queue import flush
-from service.store import schema
 from service.up import Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = ROOT / "tests" / "suites" / "ctest_demo"
-PROJECT = "demo/engine"
-VICTIM = "spec_decode_gate"
-POLLUTER = "warm_plan_cache"
-SEED = 219
 FIXED_TIME = "2026-01-01T00:00:00+00:00"
+LEFT_OUT = shutil.ignore_patterns("build", "__pycache__", ".pytest_cache", "*.egg-info")
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One question of a demonstration and the experiment that answers it."""
+
+    question: str
+    order: AbOrder
+    expected: frozenset[Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A project made of a part of this repository, and its stories. `parts`: what is copied, and to where."""
+
+    project: str
+    parts: tuple[tuple[str, str], ...]
+    stories: tuple[Story, ...]
+
+
+CTEST = Demonstration(
+    "demo/engine",
+    (("tests/suites/ctest_demo", "."),),
+    (
+        Story(
+            "spec_decode_gate passes alone and often fails in the full serial suite. Is it warm_plan_cache?",
+            AbOrder("spec_decode_gate", ("exclude:warm_plan_cache",), seed=219),
+            frozenset({Verdict.IMPLICATED}),
+        ),
+    ),
+)
+
+GATE = "test_suite.py::test_gdn[speculative_gate]"
+CLOSED_QUEUE = "test_suite.py::test_gdn[a_closed_queue_gives_its_scratch_back]"
+SCRATCH_FAULT = "env:LIKEWISE_GDN_FAULT=shared_scratch_release"
+
+GDN = Demonstration(
+    "demo/gdn",
+    (("gpu_runner", "gpu_runner"), ("gpu_runner/gdn/suite/likewise.toml", "likewise.toml")),
+    (
+        Story(
+            "With scratch keyed by a stream's handle, the speculative gate fails in the suite and passes alone. "
+            "Is it the test that closes a queue?",
+            AbOrder(GATE, (f"{SCRATCH_FAULT} + exclude:{CLOSED_QUEUE}",), suite="gdn", control=SCRATCH_FAULT, seed=1),
+            frozenset({Verdict.IMPLICATED}),
+        ),
+        Story(
+            "Or is it the Triton kernel of chunk_o, the usual suspect?",
+            AbOrder(
+                GATE, (f"{SCRATCH_FAULT} + toggle:chunk_o",), suite="gdn", control=SCRATCH_FAULT, seed=2, blocks=20
+            ),
+            frozenset({Verdict.EXONERATED, Verdict.INCONCLUSIVE}),
+        ),
+    ),
+)
+DEMONSTRATIONS = {"ctest": CTEST, "gdn": GDN}
 
 
 def demo(
     port: Port = None,
+    suite: Annotated[str, typer.Option(help="ctest, or gdn: the Gated DeltaNet stack, which needs torch.")] = "ctest",
     exit_after: Annotated[bool, typer.Option("--exit", envvar="DEMO_EXIT", help="End after the verdict.")] = False,
 ) -> None:
-    """Find out why a test of a small suite fails in the full suite and passes alone."""
+    """Find out why a test fails in the full suite and passes alone: a real experiment, to its verdict."""
+    if suite not in DEMONSTRATIONS:
+        raise InvalidValueError("suite", suite, "not a demonstration", f"Choose {' or '.join(DEMONSTRATIONS)}.")
     set_address(None, port)
     out = console()
+    chosen = DEMONSTRATIONS[suite]
     supervisor = Supervisor(settings(), lambda line: print(line, file=sys.stderr, flush=True))
     out.print("Starting broker, dashboard and workers ...")
     supervisor.start()
     try:
-        source = make_repository(settings().home / "demo" / "engine", SUITE)
-        schema.upgrade()
-        ensure_project(PROJECT, str(source))
-        order = AbOrder(VICTIM, (f"exclude:{POLLUTER}",), project=PROJECT, seed=SEED)
-        number = enqueue(make_request(order, Origin.CLI, "demo"))
-        flush()
-        out.print(
-            f"{VICTIM} passes alone and often fails in the full serial suite. Is it {POLLUTER}?\n"
-            f"Experiment {number}: the full suite against the suite without {POLLUTER}, interleaved, same context.\n"
-        )
-        finding = wait_for(number, supervisor.revive)
-        address = f"{settings().effective_public_url}/experiments/{number}"
-        _check_page(address, finding.sentence if finding else "")
-        out.print(Text(f"\nThe evidence page answers: {address}", "bold"))
+        source = make_repository(settings().home / "demo" / suite, chosen.parts)
+        ensure_project(chosen.project, str(source))
+        verdicts = [_tell(story, chosen.project, supervisor) for story in chosen.stories]
         if not exit_after:
             out.print("Ctrl-C ends the dashboard.")
             supervisor.run()
     finally:
         supervisor.stop()
-    if finding is None or finding.verdict is not Verdict.IMPLICATED:
-        raise typer.Exit(1) if finding is None else exit_with(finding.verdict)
+    for story, verdict in zip(chosen.stories, verdicts, strict=True):
+        if verdict not in story.expected:
+            raise typer.Exit(1) if verdict is None else exit_with(verdict)
 
 
-def make_repository(folder: Path, suite: Path) -> Path:
-    """Return a git repository with a copy of the suite and one commit, the same SHA wherever it is made."""
-    if not suite.is_dir():
-        raise NotFoundError("demonstration suite", str(suite), "Run the demo from a clone of the repository.")
-    if (folder / ".git").exists():
-        return folder
-    staging = folder.with_name(folder.name + ".new")
+def _tell(story: Story, project: str, supervisor: Supervisor) -> Verdict | None:
+    out = console()
+    number = enqueue(make_request(replace(story.order, project=project), Origin.CLI, "demo"))
+    flush()
+    out.print(Text(f"\n{story.question}", "bold"))
+    out.print(f"Experiment {number}: arms of one suite, interleaved on this machine, one thing changed.\n")
+    finding = wait_for(number, supervisor.revive)
+    if finding is None:
+        return None
+    address = f"{settings().effective_public_url}/experiments/{number}"
+    _check_page(address, finding.verdict)
+    out.print(Text(f"\nThe evidence page answers: {address}", "bold"))
+    return finding.verdict
+
+
+def make_repository(folder: Path, parts: tuple[tuple[str, str], ...]) -> Path:
+    """Return a git repository with copies of parts of this one and one commit, the same SHA for the same files."""
+    for name, _ in parts:
+        if not (ROOT / name).exists():
+            raise NotFoundError("part of the demonstration", name, "Run the demo from a clone of the repository.")
+    staging = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(staging, ignore_errors=True)
-    shutil.copytree(suite, staging, ignore=shutil.ignore_patterns("build", "__pycache__", ".pytest_cache"))
+    staging.mkdir(parents=True)
+    for name, target in parts:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, staging / target, ignore=LEFT_OUT, dirs_exist_ok=True)
+        else:
+            shutil.copy2(ROOT / name, staging / target)
     environment = {
         **os.environ,
         "GIT_AUTHOR_DATE": FIXED_TIME,
@@ -91,8 +156,8 @@ def make_repository(folder: Path, suite: Path) -> Path:
     return folder
 
 
-def _check_page(address: str, sentence: str) -> None:
+def _check_page(address: str, verdict: Verdict) -> None:
     with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310  our own http address
         body = answer.read().decode()
-    if answer.status != 200 or sentence.split(":", maxsplit=1)[0] not in body:
-        raise NotFoundError("finding on the page", address, "Its log is logs/web.log in the state folder.")
+    if answer.status != 200 or verdict.value not in body:
+        raise NotFoundError("verdict on the page", address, "Its log is logs/web.log in the state folder.")

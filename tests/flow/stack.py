@@ -150,9 +150,9 @@ def up(env: dict[str, str]) -> Iterator[Up]:
 
 
 def add_demo(env: dict[str, str]) -> None:
-    from service.cli.demo import SUITE, make_repository
+    from service.cli.demo import CTEST, make_repository
 
-    source = make_repository(Path(env["LIKEWISE_HOME"]).parent / "engine", SUITE)
+    source = make_repository(Path(env["LIKEWISE_HOME"]).parent / "engine", CTEST.parts)
     likewise(env, "project", "add", "demo/engine", "--source", str(source))
 
 

@@ -15,7 +15,7 @@ from service.experiments.model import Design, Reason
 from service.store.experiments import get
 from service.store.session import write
 from tests.flow.inline import enqueue, run_to_the_end
-from tests.flow.stack import ROOT, VICTIM
+from tests.flow.stack import VICTIM
 from workers import execute as worker
 
 PYTEST_VICTIM = "tests/test_spec_decode.py::test_spec_decode_gate"
@@ -32,7 +32,7 @@ def add(home: Path, suite: str) -> Path:
     from service.config import settings
 
     settings.cache_clear()
-    source = make_repository(home.parent / suite, ROOT / "tests" / "suites" / suite)
+    source = make_repository(home.parent / suite, ((f"tests/suites/{suite}", "."),))
     assert main(["project", "add", f"demo/{suite.removesuffix('_demo')}", "--source", str(source)]) == 0
     return source
 
