@@ -124,7 +124,7 @@ def main() -> int:
         torch.set_num_threads(1)
     os.environ[VARIABLE] = ""
     model = kl_flows.tiny_model(device=chosen.device, initializer_range=0.2)
-    with torch.backends.mkldnn.flags(enabled=False):
+    with kl_flows.without_onednn():
         cells = matrix(model)
     print("deterministic overlap lazy fault                        cached bitwise max difference")
     for c in cells:

@@ -74,12 +74,9 @@ class Threshold:
 
 
 def run_case(name: str, seed: str, device: torch.device | str = "cpu") -> list[Sample]:
-    """The samples of one execution of the KL case `name`; all chance comes from `seed`.
-
-    On a CPU without oneDNN: it would compile a kernel for every new shape, and choose it by the model of the CPU.
-    """
+    """The samples of one execution of the KL case `name`; all chance comes from `seed`."""
     found = KL_CASES[name]
-    with torch.backends.mkldnn.flags(enabled=False):
+    with kl_flows.without_onednn():
         engine = kl_flows.tiny_engine(kl_flows.tiny_model(device=device, has_draft=found.has_draft), rows=found.rows)
         return found.run(engine, random.Random(f"{seed}/{name}"))  # noqa: S311  # not a secret
 

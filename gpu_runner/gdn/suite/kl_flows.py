@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def tiny_model(
     if has_draft:
         tensors |= fit_draft(Model(config, assemble(config, tensors)), seed=1, sequences=8, tokens=32)
     return Model(config, assemble(config, tensors, dtype=dtype, device=device))
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """A block in which the CPU multiplies without oneDNN.
+
+    oneDNN compiles a kernel for every new shape, which a tiny model feels, and chooses it by the model of the CPU.
+    """
+    # Its own context manager also sets a TF32 flag, which a build without Intel GPUs warns about.
+    was_enabled = torch.backends.mkldnn.set_flags(False)[0]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(was_enabled)
 
 
 def tiny_engine(
