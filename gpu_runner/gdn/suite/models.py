@@ -72,11 +72,14 @@ def every_layer_fires_what_the_environment_asks() -> None:
     sequence.step(3)
     layers = model.config.layer_types.count(LayerKind.GDN)
     default = Realization.TRITON if model.device.type == "cuda" else Realization.TORCH
+    executed = COUNTERS.by_layer_and_phase()
     wrong = []
     for operator in (*PREFILL_OPERATORS, "packed_decode"):
         asked = suite.ASKED_AT_START.get(operator, default)
         summary = COUNTERS.layers_summary(operator, asked, layers)
         print(f"{operator} ({asked}): {summary}")
+        fired = {layer for name, outcome, layer, _ in executed if (name, outcome) == (operator, f"{asked}.fired")}
+        COUNTERS.add(f"gdn.{operator}.{asked}.layers", len(fired))
         if summary != f"{layers}/{layers} GDN layers fired, 0 fallbacks":
             wrong.append(f"{operator} ({asked}): {summary}")
     assert not wrong, "; ".join(wrong)
