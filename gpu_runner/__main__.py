@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     batch_parser.add_argument("--source", required=True, type=Path, help="the tree of the plan, with or without git")
     batch_parser.add_argument("--slot", type=Path, default=Path("likewise-slot"), help="folder for trees and caches")
     batch_parser.add_argument(
-        "--resume", type=Path, help="partial evidence of the same plan: what it has is not run again"
+        "--resume", type=Path, help="partial evidence of the same plan, in another file than the output"
     )
     doctor_parser = commands.add_parser("doctor", help="what this host can run")
     doctor_parser.add_argument("--json", action="store_true", help="as JSON")
@@ -87,6 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunnerError as error:
         if error.code != "output_closed":
             speaker.emit(Failure(error.code, error.message, error.way_out))
+        return 1
+    except OSError as error:
+        where = f" {error.filename!r}" if error.filename else ""
+        message = f"{error.strerror or error}{where}"
+        speaker.emit(Failure("host_failed", message, "look at the disk, the memory and the limits of this host"))
         return 1
     finally:
         life.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -140,10 +139,8 @@ class _Known:
 
 def _read_evidence(path: Path, plan: Plan) -> _Known:
     """Return the blocks that earlier evidence of the same plan holds completely."""
-    if os.path.samestat(path.stat(), os.fstat(1)):
-        raise RunnerError(
-            "bad_evidence", f"{str(path)!r} is read and written at once", "write the evidence to another file"
-        )
+    if not path.is_file():
+        raise RunnerError("bad_evidence", f"there is no file {str(path)!r} to resume from", "leave --resume out")
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     messages = [_message(line, "bad_evidence") for line in whole.splitlines() if line.strip()]

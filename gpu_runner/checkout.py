@@ -156,7 +156,7 @@ class Checkout:
         listed = Collector()
         self._git("-C", str(target), "ls-files", "-z", observer=listed)
         names = (os.fsdecode(name) for name in bytes(listed.data).split(b"\0") if name)
-        return frozenset(name for name in names if not (target / name).is_dir())
+        return frozenset(name for name in names if (target / name).is_symlink() or not (target / name).is_dir())
 
     def _fetch(self, commit: str) -> None:
         """Have the commit in the mirror, with as little traffic as possible."""
@@ -168,14 +168,14 @@ class Checkout:
         if self._has(commit):
             return
         fetch = ("-C", str(self.mirror), "fetch", "--quiet", "--no-tags", "--no-auto-gc", "--", self.source)
-        everything = self._git(*fetch, "+refs/*:refs/*", may_fail=True)
-        if everything.exit_code != 0:
+        branches = self._git(*fetch, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", may_fail=True)
+        if branches.exit_code != 0:
             raise RunnerError(
                 "no_source",
-                f"cannot fetch from {self.source!r}: {_text(everything)}",
+                f"cannot fetch from {self.source!r}: {_text(branches)}",
                 "check the path or URL, the network and the credentials of git",
             )
-        # A commit that no branch or tag holds (a force-pushed head) can often still be asked for by its name.
+        # A commit that no branch or tag holds (a pull request's, a force-pushed one) can be asked for by its name.
         if not self._has(commit) and (self._git(*fetch, commit, may_fail=True).exit_code != 0 or not self._has(commit)):
             raise RunnerError(
                 "no_such_commit",

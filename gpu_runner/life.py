@@ -21,7 +21,9 @@ class Life:
         self.signal_number: int | None = None
         self.input_is_closed = False
         self.wakeup_fd, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._previous = {number: signal.signal(number, self._note) for number in ENDING_SIGNALS}
+        # A signal that whoever started the runner ignores (nohup, a shell's background job) stays ignored.
+        wanted = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, self._note) for number in wanted}
 
     def close(self) -> None:
         """Give the signals back to whoever had them."""

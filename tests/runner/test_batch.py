@@ -110,6 +110,11 @@ def test_evidence_of_another_plan_is_refused(runner, tmp_path):
     assert (said.exit_code, said.failure.code) == (1, "bad_evidence")
 
 
+def test_evidence_that_is_not_there_is_refused(runner, tmp_path):
+    said = run_batch(runner, plan(runner), "--resume", str(tmp_path / "nowhere.jsonl"))
+    assert (said.failure.code, "nowhere.jsonl" in said.failure.message) == ("bad_evidence", True)
+
+
 def test_a_changed_plan_is_refused(runner):
     said = run_batch(runner, plan(runner).replace('"run_seed":10', '"run_seed":12'))
     assert (said.exit_code, said.failure.code) == (1, "malformed_plan")

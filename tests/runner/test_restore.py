@@ -8,7 +8,8 @@ from gpu_runner.protocol import CacheState
 from gpu_runner.restore import RestoreMode, Restorer
 from gpu_runner.sandbox import Sandbox
 from gpu_runner.slot import Slot
-from tests.runner.harness import ctest_files, fields
+from gpu_runner.tree import tree_hash
+from tests.runner.harness import commit, ctest_files, fields
 
 # Fails unless tree, home and temporary folder are as the first execution found them; then spoils all three.
 SPOIL = """
@@ -99,3 +100,14 @@ def test_big_files_are_read_and_their_residency_is_recorded(make_runner):
     files = ctest_files(("one", "true")) | {"models/big.bin": "x" * 100_000, "models/other.txt": "x"}
     runner = make_runner(files, framework="ctest", big_files=("models/*.bin",))
     assert fields(runner.execute("one").report, "files")["big_files_resident"] == {"models/big.bin": 1.0}
+
+
+def test_git_and_exported_files_agree_also_about_links_and_modes(demo_of_ctest):
+    source = demo_of_ctest.source
+    (source / "to_folder").symlink_to("tests")
+    (source / "to_nowhere").symlink_to("nowhere")
+    (source / "tests" / "unit.sh").chmod(0o755)
+    plain = tree_hash(source)
+    demo_of_ctest.commit = commit(source)
+    prepared = demo_of_ctest.prepare("spec_decode_gate").of("prepared")[0]
+    assert fields(prepared, "software")["tree_hash"] == plain
