@@ -138,7 +138,7 @@ def koopman(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> tup
     check_count(k1, n1)
     check_count(k2, n2)
     limit = critical_value(confidence) ** 2
-    if n1 == 0 or n2 == 0 or k1 + k2 == 0:
+    if n1 == 0 or n2 == 0:
         return 0.0, math.inf
     # The search runs in log ratio: outside e^-40 .. e^40 no count of runs can tell a ratio from 0 or infinity.
     centre = math.log(max(k1, 0.5) / n1) - math.log(max(k2, 0.5) / n2)
@@ -194,7 +194,7 @@ def share_explained(
     low, high = koopman(treated_failures, treated_runs, control_failures, control_runs, confidence)
     if control_failures == 0 or treated_runs == 0:
         reason = "the control never failed" if control_runs and treated_runs else "an arm has no runs"
-        return Interval(1 - high, 1 - low, None, confidence, Method.NO_DATA, reason)
+        return Interval(-math.inf, 1 - low, None, confidence, Method.NO_DATA, reason)
     estimate = 1 - (treated_failures / treated_runs) / (control_failures / control_runs)
     return Interval(1 - high, 1 - low, estimate, confidence, Method.KOOPMAN, "ratio of the two failure rates")
 

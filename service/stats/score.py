@@ -78,7 +78,8 @@ def ratio_chi_square(k1: int, n1: int, k2: int, n2: int, ratio: float) -> float:
     """
     n = n1 + n2
     b = ratio * (n1 + k2) + k1 + n2
-    p1 = (b - np.sqrt(max(b * b - 4 * ratio * n * (k1 + k2), 0.0))) / (2 * n)
+    # The smaller root as product over sum: the difference would cancel at large ratios.
+    p1 = 2 * ratio * (k1 + k2) / (b + np.sqrt(max(b * b - 4 * ratio * n * (k1 + k2), 0.0)))
     statistic = 0.0
     for k, size, p in ((k1, n1, min(p1, 1.0)), (k2, n2, min(p1 / ratio, 1.0))):
         distance, variance = k - size * p, size * p * (1 - p)

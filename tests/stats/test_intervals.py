@@ -220,6 +220,15 @@ def test_koopman_of_empty_or_clean_arms_is_unbounded():
     assert koopman(0, 0, 3, 10) == koopman(3, 10, 0, 0) == koopman(0, 20, 0, 20) == (0.0, math.inf)
 
 
+def test_a_single_failure_bounds_the_ratio_on_one_side():
+    assert koopman(1, 20, 0, 20)[0] > 0.0
+    assert koopman(1, 20, 0, 20)[1] == math.inf
+    # Far from the data, where a difference of two large numbers would have lost the rate.
+    assert ratio_chi_square(1, 20, 1, 20, 1e6) == pytest.approx(
+        independent_ratio_statistic(1, 20, 1, 20, 1e6), rel=1e-3
+    )
+
+
 def test_koopman_of_two_arms_that_always_fail_holds_one():
     lower, upper = koopman(20, 20, 20, 20)
     assert lower == pytest.approx(1 / upper)
@@ -235,8 +244,10 @@ def test_share_explained_is_one_minus_the_ratio():
     unknown = share_explained(0, 20, 2, 20)
     assert (unknown.estimate, unknown.lower) == (None, -math.inf)
     assert "never failed" in unknown.reason
+    assert unknown.upper == pytest.approx(1 - koopman(2, 20, 0, 20)[0])
     for empty in (share_explained(0, 0, 2, 20), share_explained(2, 20, 0, 0)):
         assert (empty.estimate, empty.method) == (None, Method.NO_DATA)
+        assert (empty.lower, empty.upper) == (-math.inf, 1.0)
         assert "no runs" in empty.reason
 
 
@@ -252,6 +263,11 @@ def test_an_impossible_count_is_refused_by_name(function, arguments):
 def test_an_impossible_count_of_two_is_refused_by_name(function, table):
     with pytest.raises(ValueError, match="21/20"):
         function(*table)
+
+
+def test_any_confidence_between_the_ends_is_served():
+    narrow, wide = wilson(1, 2, 0.005), wilson(1, 2, 0.995)
+    assert wide[0] < 0.1 < 0.49 < narrow[0] < 0.5 < narrow[1] < 0.51 < 0.9 < wide[1]
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, -0.1])
