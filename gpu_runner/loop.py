@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_runner import context, frameworks, host, tree
@@ -63,7 +63,7 @@ def run_job_in(
         worker.run_block(job)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Failed:
     """An arm that cannot be prepared."""
 
@@ -147,7 +147,9 @@ class Worker:
                     self.emit(Progress("warm", arm.arm))
                     seed = int(canonical_digest([job.experiment, "warm", arm.arm])[:15], 16)
                     uncounted = ExecutionJob(arm.arm, execution.tests, seed, execution.environment)
-                    self.execute(uncounted, position, snapshot, listing, None)
+                    report = self.execute(uncounted, position, snapshot, listing, None)
+                    if report.lost_reason is not None:
+                        raise RunnerError("warm_up_lost", f"the warm-up of arm {arm.arm}: {report.lost_reason}")
                     warm.keep(self.life.check)
             self.emit(self.execute(execution, position, snapshot, listing, warm))
 
@@ -226,6 +228,13 @@ class Worker:
         events = self.slot.private / "own" / "events.jsonl"
         if events.is_file():
             run.records.add_events(events.read_text("utf-8", errors="replace"), execution.tests)
+        last_attempt = {result.test: result.attempt for result in run.results}
+        results = [
+            dataclasses.replace(result, counters=run.records.of_test(result.test))
+            if result.attempt == last_attempt[result.test]
+            else result
+            for result in run.results
+        ]
         lost_reason = _lost_reason(run, kills_before)
         job = self.job if isinstance(self.job, BlockJob) else None
         return ExecutionReport(
@@ -237,7 +246,7 @@ class Worker:
             ended_at=times[1],
             exit_code=run.ended.exit_code,
             lost_reason=lost_reason,
-            results=run.results,
+            results=tuple(results),
             counters=run.records.totals(),
             measurements=tuple(run.records.measurements),
             context=tuple(fields),
@@ -307,9 +316,9 @@ class Worker:
     def private_changes(self, warm: WarmCaches | None) -> Iterator[tree.Change]:
         """Yield the files that the execution left in its private folders, the runner's own left out."""
         before = warm.paths() if warm is not None else frozenset()
-        for path in sorted(tree.file_paths(self.slot.private)):
+        for path in sorted(tree.file_paths(self.slot.private) - before):
             if not path.startswith("own/"):
-                yield tree.Change("kept" if path in before else "created", f"private/{path}")
+                yield tree.Change("created", f"private/{path}")
 
 
 # Errors of one arm; any other ends the job.
@@ -326,6 +335,8 @@ ARM_ERRORS = frozenset(
     }
 )
 PROGRESS_S = 0.2
+# What a test looks like that the kernel killed for memory, in pytest's process and in ctest's words.
+KILLED_FROM_OUTSIDE = frozenset({"SIGKILL", "Subprocess killed"})
 
 
 def _failed(arm: ArmJob, failed: Failed, listing: tuple[str, ...] = ()) -> PreparedArm:
@@ -358,7 +369,8 @@ def _lost_reason(run: SuiteRun, kills_before: int | None) -> str | None:
     if ended.ending is Ending.NOT_STARTED:
         return f"the suite could not be started: {ended.detail}"
     kills = host.kernel_kills()
-    if kills_before is not None and kills is not None and kills > kills_before and ended.ending is Ending.EXITED:
+    was_killed = any(result.failure_type in KILLED_FROM_OUTSIDE for result in run.results)
+    if was_killed and kills_before is not None and kills is not None and kills > kills_before:
         return (
             "the kernel killed a process because the host ran out of memory; set memory_limit below the host's memory"
         )

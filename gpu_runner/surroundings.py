@@ -3,8 +3,8 @@
 Inherited are only the variables below, which say where programs, libraries and devices are. Then come the private
 folders, the suite's own variables, the arm's, and the execution's; None takes a variable away.
 
-Python's byte code stays where Python puts it: inside the tree, which is restored, and beside installed packages, where it
-is checked against its source. A private PYTHONPYCACHEPREFIX would compile every installed module in each execution.
+Python's byte code stays where Python puts it: inside the tree, which is restored, and beside installed packages, where
+it is checked against its source. A private PYTHONPYCACHEPREFIX would compile every installed module in each execution.
 """
 
 from __future__ import annotations

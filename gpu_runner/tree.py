@@ -26,12 +26,15 @@ class Change:
 
 
 def walk(root: Path, ignored: frozenset[str] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every entry below `root` but the root, as relative path and lstat, in a fixed order, folders first."""
+    """Yield every entry below `root`, as relative path and lstat, a folder before what is in it, in a fixed order."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        with os.scandir(root / folder) as entries:
-            found = sorted((entry for entry in entries if entry.name not in ignored), key=lambda entry: entry.name)
+        try:
+            with os.scandir(root / folder) as entries:
+                found = sorted((entry for entry in entries if entry.name not in ignored), key=lambda entry: entry.name)
+        except (FileNotFoundError, PermissionError):
+            continue  # a test deleted or locked it: what is in it cannot be seen
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
             info = entry.stat(follow_symlinks=False)
@@ -62,8 +65,11 @@ def _content(path: Path) -> str:
         return "link " + hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
     if not stat.S_ISREG(info.st_mode):
         return "special"
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except PermissionError:
+        return "unreadable"
     return ("executable " if info.st_mode & stat.S_IXUSR else "file ") + digest
 
 

@@ -26,12 +26,13 @@ class WarmCaches:
         tree.remove(temporary)
         temporary.mkdir(parents=True)
         for name in CACHE_VARIABLES.values():
-            tree.copy(self.slot.private / name, temporary / name, check)
+            if (self.slot.private / name).is_dir():
+                tree.copy(self.slot.private / name, temporary / name, check)
         temporary.rename(self.folder)
 
     def restore(self, check: Callable[[], None]) -> None:
         """Put the caches into the private folders, which are fresh."""
-        for name in CACHE_VARIABLES.values():
+        for name in (folder.name for folder in self.folder.iterdir()):
             tree.copy(self.folder / name, self.slot.private / name, check)
 
     def paths(self) -> frozenset[str]:

@@ -50,7 +50,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """One run of a suite. `results` are in the order of execution, tests that never started last."""
+    """One run of a suite. `results` are in the order of execution, tests that never started last.
+
+    The counters of the results are in `records`: events that a test wrote into a file come to them later.
+    """
 
     ended: Ended
     results: tuple[TestResult, ...]

@@ -103,8 +103,7 @@ def result_of(
     records.add_text(test, output)
     failure_type, message = _failure(outcome, facts, output)
     duration = float(facts["Execution Time"]) if facts.get("Execution Time") else None
-    counters = records.of_test(test)
-    return TestResult(test, outcome, number, position, duration, failure_type, message, tail(output, outcome), counters)
+    return TestResult(test, outcome, number, position, duration, failure_type, message, tail(output, outcome))
 
 
 def _outcome(status: str, exit_code: str, completion: str) -> Outcome:

@@ -30,6 +30,7 @@ LIST_TIMEOUT_S = 900.0
 VERSION_TIMEOUT_S = 60.0
 PLUGIN = "likewise_pytest_plugin"
 NO_MODULE = "No module named 'pytest'"
+PROGRESS_LETTERS = ".FEsxX "
 HIDDEN_NAMES = ("service", "workers", "migrations", "gpu_runner")
 # pytest's own exit codes: all passed, some failed, interrupted, no tests.
 ENDED_BY_ITSELF = frozenset({0, 1, 2, 5})
@@ -155,17 +156,20 @@ class _Events:
         self.attempts: dict[str, list[_Attempt]] = {}
         self.running: str | None = None
         self.started = 0
-        self.printed: dict[str | None, str] = {}
+        self.printed: list[str] = []
+        self._partial = b""
         self.interrupted: str | None = None
         self.has_ended = False
         self._offset = 0
         self._deadline: float | None = None
 
     def output(self, data: bytes) -> None:
-        """Keep what is printed past pytest's capture, by the test that ran meanwhile."""
-        if self.session.get("capture") == "no":
-            self._read()
-            self.printed[self.running] = self.printed.get(self.running, "") + data.decode(errors="replace")
+        """Keep the record lines that are printed where pytest captures nothing; nobody can tell whose they are."""
+        if self.session.get("capture", "no") == "no":
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            # pytest's own progress letters stand before what the next test prints.
+            texts = (line.decode(errors="replace").lstrip(PROGRESS_LETTERS) for line in lines)
+            self.printed += [text for text in texts if text.startswith("LIKEWISE_")]
 
     def tick(self, controls: Controls) -> None:
         """Read what is new."""
@@ -221,8 +225,7 @@ class _Events:
 
 def _suite_run(tests: Sequence[str], events: _Events, ended: Ended) -> SuiteRun:
     records = Records()
-    for test, text in events.printed.items():
-        records.add_text(test, text)
+    records.add_text(None, "\n".join(events.printed) if events.session.get("capture") == "no" else "")
     ran = sorted(
         ((attempt, test) for test, attempts in events.attempts.items() for attempt in attempts),
         key=lambda pair: pair[0].position,
@@ -244,13 +247,11 @@ def _result(test: str, attempt: _Attempt, events: _Events, ended: Ended, records
         records.add_properties(test, [(name, value) for name, value in phase["properties"]])
     parts = [text for _, text in phases[-1]["sections"]] if phases else []
     parts += [phase["details"] for phase in phases if phase["details"]]
-    parts += [events.printed.get(test, "")]
     if not attempt.is_finished and is_last:
         parts.append(ended.output.decode(errors="replace"))
     duration = sum(phase["duration_s"] for phase in phases) if phases else None
-    counters = records.of_test(test) if is_last else {}
     output = tail("\n".join(part for part in parts if part), outcome)
-    return TestResult(test, outcome, attempt.number, attempt.position, duration, kind, message, output, counters)
+    return TestResult(test, outcome, attempt.number, attempt.position, duration, kind, message, output)
 
 
 def _outcome(phases: Sequence[Mapping[str, Any]]) -> tuple[Outcome, str | None, str | None]:

@@ -159,7 +159,8 @@ def test_records(record_property):
     record_property("likewise.counter.by_property", 1)
     print("LIKEWISE_COUNTER by_output=2")
     with open(os.environ["LIKEWISE_EVENTS"], "a") as events:
-        events.write(json.dumps({"metric": "kl", "value": 0.5, "sample": 3, "test": "test_it.py::test_records"}))
+        events.write(json.dumps({"metric": "kl", "value": 0.5, "sample": 3, "test": "test_it.py::test_records"}) + "\\n")
+        events.write(json.dumps({"counter": "by_event", "value": 7, "test": "test_it.py::test_fails"}) + "\\n")
 def test_fails():
     print("LIKEWISE_COUNTER by_output=4")
     assert False
@@ -167,7 +168,10 @@ def test_fails():
     files = {"test_it.py": test_file}
     runner = make_runner(files, framework="pytest", arguments=arguments)
     report = runner.execute("test_it.py::test_records", "test_it.py::test_fails").report
-    assert report.counters == {"by_property": 1, "by_output": 6}
+    assert report.counters == {"by_property": 1, "by_output": 6, "by_event": 7}
+    # Where nothing is captured nobody can tell whose line it was: it counts for the execution.
+    own = {} if "-s" in arguments else {"by_output": 4}
+    assert report.results[1].counters == {**own, "by_event": 7}
     assert [(item.name, item.sample, item.test) for item in report.measurements] == [
         ("kl", 3, "test_it.py::test_records")
     ]

@@ -64,6 +64,12 @@ def test_what_a_test_does_to_tracked_files_does_not_reach_the_next_execution(spo
     assert len({fields(report, "files")["cache_digest"] for report in reports}) == 1
 
 
+def test_a_test_that_deletes_its_home_is_reported_like_any_other(make_runner):
+    runner = make_runner(ctest_files(("wipes", 'rm -r "$HOME" "$TMPDIR" "$XDG_CACHE_HOME"')), framework="ctest")
+    said = runner.block((0, ("wipes",), 1), (0, ("wipes",), 2), cache_state=CacheState.WARM)
+    assert [report.results[0].outcome.value for report in said.of("execution")] == ["passed", "passed"]
+
+
 def test_the_build_and_the_tests_see_the_tree_at_one_path(make_runner, tmp_path):
     files = ctest_files(("same_path", 'test "$(cat built.txt)" = "$PWD"'))
     runner = make_runner(files, framework="ctest", build=("pwd > built.txt",))
