@@ -8,7 +8,7 @@ from gpu_runner.gdn.batch import Phase
 from gpu_runner.gdn.cache.errors import PoolLeakError, PoolMisuseError, RequestTooLargeError
 from gpu_runner.gdn.cache.hybrid import CacheConfig
 from gpu_runner.gdn.cache.request import Request, Status
-from gpu_runner.gdn.cache.tracking import Strategy
+from gpu_runner.gdn.cache.tracking import Checkpoints, Strategy
 from gpu_runner.gdn.counters import Counters
 from gpu_runner.gdn.faults import VARIABLE
 from gpu_runner.gdn.sched import Scheduler, SchedulerConfig
@@ -287,3 +287,29 @@ def test_no_buffer_resumes_from_the_end_of_a_sequence():
     scheduler.run()
     assert again.cached_tokens == 106
     assert again.output == expected_output(again.prompt, 5)
+
+
+def test_a_lazy_allocation_that_fails_writes_in_place():
+    scheduler = make(strategy=Strategy.EXTRA_BUFFER_LAZY, reuse_prefixes=False)
+    request = submit(scheduler, PROMPT[:100], 110)
+    while request.computed < 127:
+        steps(scheduler, 1)
+    assert (request.checkpoints.last_length, len(request.checkpoints.held())) == (64, 1)
+    outsider = Request("others", [0], 0)
+    while (slot := scheduler.cache.slots.take()) is not None:
+        outsider.checkpoints = Checkpoints((*outsider.checkpoints.slots, slot), (*outsider.checkpoints.lengths, None))
+    scheduler.step()
+    # The step that crosses 128 is in flight: the only slot is being overwritten, nothing in it is valid.
+    assert (request.computed, request.checkpoints.last_length) == (128, None)
+    scheduler.step()
+    assert request.checkpoints.last_length == 128
+    scheduler.cache.check([*scheduler.live(), outsider])
+    for slot in outsider.checkpoints.held():
+        scheduler.cache.slots.give_back(slot)
+    # The next boundary finds a slot: the old checkpoint stays valid meanwhile, and is given back afterwards.
+    while request.computed < 192:
+        steps(scheduler, 1)
+    assert (request.checkpoints.last_length, len(request.checkpoints.held())) == (128, 2)
+    scheduler.run()
+    assert (count(scheduler, "lazy_failures"), count(scheduler, "lazy_preallocations")) == (1, 2)
+    assert request.output == expected_output(request.prompt, 110)
