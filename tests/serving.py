@@ -32,7 +32,7 @@ def serve() -> Iterator[str]:
         server = _Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
-        assert server.is_up.wait(20)
+        assert server.is_up.wait(60)
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         server.should_exit = True
         thread.join(20)

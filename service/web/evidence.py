@@ -64,7 +64,7 @@ def experiment_page(view: ExperimentView, contexts: ContextView, now: datetime) 
         strip=_strip(view),
         explanations=finding.explanations if finding else (),
         next_command=finding.next_command if finding else "",
-        contexts=_contexts(contexts),
+        contexts=_contexts(contexts, _labels(view)),
         settings=_settings(view),
         mark=view.mark,
         events_path=f"/v1/experiments/{view.id}/events",
@@ -119,12 +119,12 @@ def running_words(block: Running) -> str:
 
 
 def _strip(view: ExperimentView) -> Strip:
-    names = {arm.index: arm.name for arm in view.arms}
+    names = dict(zip((arm.index for arm in view.arms), _labels(view), strict=True))
     stops = {item.arm: item.finding.stop_index if item.finding else None for item in view.comparisons}
     used = {cell.state for attempt in view.attempts for cell in attempt.cells}
     return Strip(
         figure=figures.strip(view.id, view.attempts, names, stops),
-        labels=tuple(names.values()),
+        labels=_labels(view),
         legend=tuple(
             LegendEntry(figures.legend_cell(state), figures.CELL_WORDS[state]) for state in CellState if state in used
         ),
@@ -133,11 +133,20 @@ def _strip(view: ExperimentView) -> Strip:
     )
 
 
+def _labels(view: ExperimentView) -> tuple[str, ...]:
+    """Return what the arms are called in figures and tables: the control by its name, others by what they change."""
+    return tuple(arm.change or arm.name for arm in view.arms)
+
+
 def _strip_words(view: ExperimentView) -> str:
     if not view.attempts:
         return "No block has run: " + ("nothing needed to be run." if view.finding else "the arms are prepared first.")
     words = "Columns are blocks in the order of issue, rows are arms, the small digit is the place inside the block."
-    if view.stop_index is not None:
+    if any(attempt.purpose is Purpose.PROBE for attempt in view.attempts):
+        words += " A column p is a probe, which fixes the signature and is not counted."
+    if view.stop_index is not None and len(view.comparisons) > 1:
+        words += " A bar marks the block that settled the arm before it."
+    elif view.stop_index is not None:
         words += f" It stopped after block {view.stop_index + 1}."
     if any(attempt.standing is AttemptStanding.AFTER_STOP for attempt in view.attempts):
         words += " Blocks after it are shown, not counted."
@@ -159,18 +168,18 @@ def _line(view: ExperimentView, attempt: AttemptView, names: dict[int, str]) -> 
     )
 
 
-def _contexts(view: ContextView) -> Contexts:
+def _contexts(view: ContextView, arms: tuple[str, ...]) -> Contexts:
     undeclared, declared = view.count(Standing.UNDECLARED), view.count(Standing.DECLARED)
     drifted = view.count(Standing.DRIFTED)
     equal = view.count(Standing.EQUAL)
     where = "as prepared" if view.block is None else f"in block {view.block + 1}"
     if not view.rows:
-        return Contexts("Nothing is known of the contexts yet.", "quiet", view.arms, ())
+        return Contexts("Nothing is known of the contexts yet.", "quiet", arms, ())
     tone = "cause" if undeclared else "caution" if drifted else "clear"
     words = f"{equal} fields equal {where}, {declared} differ as declared, {undeclared} differ undeclared"
     words += f", {drifted} drifted." if drifted else "."
     channels = dict.fromkeys(row.channel for row in view.rows)
-    return Contexts(words, tone, view.arms, tuple(_channel(name, view) for name in channels))
+    return Contexts(words, tone, arms, tuple(_channel(name, view) for name in channels))
 
 
 def _channel(name: str, view: ContextView) -> Channel:
@@ -201,7 +210,7 @@ def _settings(view: ExperimentView) -> tuple[Setting, ...]:
     signature = view.signature
     wanted = [
         ("victim", view.victim),
-        *((f"arm {arm.index}: {arm.name}", f"{arm.text or 'full serial suite'} at {arm.commit}") for arm in view.arms),
+        *((f"arm {arm.index}, {arm.role}", f"{arm.text or 'full serial suite'} at {arm.commit}") for arm in view.arms),
         ("seed", str(design.seed)),
         (
             "signature",

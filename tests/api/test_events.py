@@ -41,7 +41,7 @@ def test_an_ended_experiment_gives_its_end_and_closes(client: TestClient):
 def test_a_running_experiment_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "POLL_S", 0.05)
     played = add_experiment(exclude(), fails=only_control)
-    with serve() as address, httpx2.stream("GET", f"{address}/v1/experiments/{played.id}/events", timeout=20) as reply:
+    with serve() as address, httpx2.stream("GET", f"{address}/v1/experiments/{played.id}/events", timeout=60) as reply:
         stream = read_events(reply.iter_lines())
         name, data = next(stream)
         assert (name, data["state"], data["blocks_done"]) == ("progress", "queued", 0)
