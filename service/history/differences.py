@@ -47,7 +47,7 @@ class FieldRow:
 class ContextView:
     """The fields of one block. `block` is its index, None when only the preparation is known.
 
-    Shown is the first block in which something differs that nobody declared, else the newest complete block.
+    Shown is the first block in which something differs that nobody declared, else the newest complete one of most arms.
     """
 
     experiment: int
@@ -106,10 +106,13 @@ def _view_of_block(experiment_id: int, design: Design, evidence: Evidence) -> Co
         for index, by_arm in read_blocks(evidence, Purpose.COUNT, design.attempts_max).counted
     ]
     shown: ContextView | None = None
+    most = 0
     for index, contexts in blocks:
-        shown = ContextView(experiment_id, index, names, _rows(design, contexts))
-        if shown.count(Standing.UNDECLARED):
-            return shown
+        view = ContextView(experiment_id, index, names, _rows(design, contexts))
+        if view.count(Standing.UNDECLARED):
+            return view
+        if len(contexts) >= most:
+            shown, most = view, len(contexts)
     if shown is not None:
         return shown
     prepared = {arm.arm: arm.context for arm in evidence.prepared}

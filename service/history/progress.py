@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gpu_runner.protocol import Progress, from_json
-from service.domain import ArmRole, BlockState, ExperimentState, Origin, Purpose
+from service.domain import BlockState, ExperimentState, Origin, Purpose
 from service.experiments.contexts import state_violations
 from service.experiments.evidence import Reading, observe, read_blocks
 from service.experiments.explain import change
@@ -26,11 +26,10 @@ from service.experiments.model import (
     Evidence,
     Finding,
     Interval,
-    PreparedEvidence,
     Signature,
 )
-from service.experiments.treatments import describe, to_text
 from service.experiments.verdicts import rate_interval, share_interval
+from service.history.arms import ArmView, arm_views
 from service.store.evidence import experiment_framework, latest_finding, load_evidence
 from service.store.experiments import LIVE, blocks_of, design_of, get
 from service.store.models import Block, Execution, Experiment, Host, Project, Suite
@@ -58,23 +57,6 @@ class AttemptStanding(StrEnum):
     VOID = "void"
     RUNNING = "running"
     PENDING = "pending"
-
-
-@dataclass(frozen=True, slots=True)
-class ArmView:
-    """One arm: `words` says what it is, `change` what distinguishes it from the control, `text` as it is typed."""
-
-    index: int
-    name: str
-    role: ArmRole
-    commit: str
-    words: str
-    change: str
-    text: str
-    tests: int | None
-    left_out: tuple[str, ...]
-    only_here: tuple[str, ...]
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,28 +204,6 @@ def view_of(session: Session, experiment: Experiment, evidence: Evidence) -> Exp
         stop_index=finding.stop_index if finding else None,
         finding=finding,
         mark=evidence_mark(session, experiment),
-    )
-
-
-def arm_views(design: Design, prepared: Sequence[PreparedEvidence]) -> tuple[ArmView, ...]:
-    """Return the arms with what their preparation showed."""
-    known = {arm.arm: arm for arm in prepared}
-    return tuple(_arm_view(design, arm, known.get(arm.index)) for arm in design.arms)
-
-
-def _arm_view(design: Design, arm: ArmSpec, prepared: PreparedEvidence | None) -> ArmView:
-    return ArmView(
-        index=arm.index,
-        name=arm.name,
-        role=arm.role,
-        commit=arm.commit,
-        words=describe(arm.treatments),
-        change="" if arm.role is ArmRole.CONTROL else change(design, arm),
-        text=to_text(arm.treatments),
-        tests=len(prepared.tests) if prepared and prepared.error is None else None,
-        left_out=prepared.left_out if prepared else (),
-        only_here=prepared.only_here if prepared else (),
-        error=prepared.error if prepared else None,
     )
 
 

@@ -70,3 +70,10 @@ def test_a_list_that_lacks_more_than_was_declared_is_undeclared_like_the_verdict
     played.missing = {1: ("sampler.greedy",)}
     assert played.play().verdict == "NOT_LIKE_FOR_LIKE"
     assert row(view_of(played), "suite", "tests").standing is Standing.UNDECLARED
+
+
+def test_of_several_arms_a_block_is_shown_that_still_has_them_all():
+    played = add_experiment(exclude(), exclude("attention.prefill"), fails=lambda _block, arm: arm != 1)
+    assert played.play() is not None
+    view = view_of(played)
+    assert None not in row(view, "suite", "tests").values
