@@ -206,19 +206,20 @@ def one_line(view: ExperimentView) -> str:
     return "; ".join(parts)
 
 
-def where(item: Running) -> str:
-    """Return what a running block does now."""
+def where(view: ExperimentView, item: Running, *, with_test: bool) -> str:
+    """Return what a running block does now; without its test, a line changes only when the arm does."""
     name = {Purpose.PREPARE: "preparing", Purpose.PROBE: "probing for the signature"}.get(item.purpose)
     text = name or f"running block {item.index}"
-    if item.arm_name:
-        text += f", {item.arm_name}"
+    if item.arm is not None:
+        arm = view.arms[item.arm]
+        text += f", {arm.role.value}" + (f" {arm.index}" if len(view.arms) > 2 else "")
+    if not with_test:
+        return text
     if item.phase and item.phase != "execute":
         text += f", {item.phase}"
     if item.total:
         text += f" {item.done or 0}/{item.total}"
-    if item.test:
-        text += f" {item.test}"
-    return text
+    return f"{text} {item.test}" if item.test else text
 
 
 def render(view: ExperimentView) -> RenderableType:
@@ -231,7 +232,7 @@ def render(view: ExperimentView) -> RenderableType:
     shown = [c for c in view.comparisons if c.difference is not None and view.finding is None]
     parts.extend(Padding(_interval(view, comparison), (0, 0, 0, 2)) for comparison in shown)
     if view.finding is None:
-        parts.extend(Padding(Text(where(item), "cyan"), (0, 0, 0, 2)) for item in view.running)
+        parts.extend(Padding(Text(where(view, item, with_test=True), "cyan"), (0, 0, 0, 2)) for item in view.running)
         if not view.running:
             text = "waiting for a worker: `likewise up` starts one" if view.waiting else "deciding"
             parts.append(Padding(Text(text, "dim"), (0, 0, 0, 2)))

@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from service.cli import demo, detached, enqueue, experiments, operate, setup, statistics
+from service.cli import demo, detached, enqueue, experiments, operate, setup, statistics, threshold
 from service.cli.ingest import ingest_command
 from service.errors import LikewiseError
 from service.ingest.payload import RunPayload
@@ -56,6 +56,7 @@ app.add_typer(experiments.context_app, name="context")
 app.command()(ingest_command(_record, os.environ))
 app.command()(statistics.compare)
 app.command()(statistics.power)
+app.command()(threshold.threshold)
 
 
 def main(arguments: list[str] | None = None) -> int:
