@@ -33,7 +33,7 @@ TESTS = {
     f"{STATS}/mixture.py": ("tests/stats/test_mixture.py", "tests/stats/test_spending.py"),
     f"{STATS}/futility.py": ("tests/stats/test_sequential.py",),
     f"{STATS}/sign_test.py": ("tests/stats/test_sign_test.py",),
-    "service/experiments/verdicts.py": ("tests/experiments",),
+    "service/experiments/verdicts.py": ("tests/experiments/test_verdicts.py",),
 }
 
 COMPARISONS = {

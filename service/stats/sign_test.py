@@ -33,19 +33,27 @@ class SignStop:
 
 
 def position_p_value(blocks: Sequence[PairedBlock]) -> float:
-    """Boschloo p-value of "the first run of a block fails as often as the second"; 1 without blocks.
+    """P-value of "no arm fails more often in one place of a block than in the other"; 1 without blocks.
 
-    Below 0.05 the verdict should come from `first_sign_stop`. Assumes nothing about the arms: their order is
-    randomised.
+    Boschloo's test within each arm, its runs in first place against those in second, times two for the two arms.
+    Within the arms, because an uneven order would otherwise make an effect of the treatment look like one of the place.
     """
-    first = sum(block.control_failed if block.control_first else block.treated_failed for block in blocks)
-    second = sum(block.treated_failed if block.control_first else block.control_failed for block in blocks)
-    return boschloo(first, len(blocks), second, len(blocks))
+    by_control = _place_p_value([block.control_failed for block in blocks], [block.control_first for block in blocks])
+    by_treated = _place_p_value(
+        [block.treated_failed for block in blocks], [not block.control_first for block in blocks]
+    )
+    return min(2 * min(by_control, by_treated), 1.0)
 
 
 def position_matters(blocks: Sequence[PairedBlock]) -> bool:
-    """Whether the position diagnostic rejects at 0.05."""
+    """Whether the position diagnostic rejects at 0.05, so that the verdict should come from `first_sign_stop`."""
     return position_p_value(blocks) < POSITION_LEVEL
+
+
+def _place_p_value(failed: list[bool], is_first: list[bool]) -> float:
+    first = [one for one, early in zip(failed, is_first, strict=True) if early]
+    second = [one for one, early in zip(failed, is_first, strict=True) if not early]
+    return boschloo(sum(first), len(first), sum(second), len(second))
 
 
 def sign_rejection(boundary: Boundary, first_failed: Sequence[bool], second_failed: Sequence[bool]) -> int | None:

@@ -84,16 +84,23 @@ def test_an_arm_that_never_fails_never_exonerates_by_betting():
         assert stop is None or stop.claim is Claim.WORSENED
 
 
-def test_the_position_diagnostic_compares_first_and_second_runs():
-    # The second run always fails, whichever arm it is.
+def test_the_position_diagnostic_compares_the_places_within_each_arm():
+    # The second run always fails, whichever arm it is: each arm fails 5 of 5 times second and 0 of 5 times first.
     blocks = [PairedBlock(False, True, True), PairedBlock(True, False, False)] * 5
-    assert position_p_value(blocks) == boschloo(0, 10, 10, 10)
+    assert position_p_value(blocks) == 2 * boschloo(0, 5, 5, 5)
     assert position_matters(blocks)
-    balanced = [PairedBlock(True, False, True), PairedBlock(True, False, False)] * 5
-    assert position_p_value(balanced) == boschloo(5, 10, 5, 10)
-    assert not position_matters(balanced)
+    only_control = [PairedBlock(False, False, True), PairedBlock(True, False, False)] * 5
+    only_treated = [PairedBlock(False, False, False), PairedBlock(False, True, True)] * 5
+    assert position_p_value(only_control) == position_p_value(only_treated) == 2 * boschloo(0, 5, 5, 5)
     first_fails = [PairedBlock(True, False, True), PairedBlock(False, True, False)] * 4
-    assert position_p_value(first_fails) == boschloo(8, 8, 0, 8)
+    assert position_p_value(first_fails) == 2 * boschloo(4, 4, 0, 4)
+
+
+def test_a_treatment_in_an_uneven_order_is_no_effect_of_the_position():
+    balanced = [PairedBlock(True, False, True), PairedBlock(True, False, False)] * 5
+    assert position_p_value(balanced) == 1.0
+    assert not position_matters(balanced)
+    assert position_p_value([PairedBlock(True, False, False)] * 20) == 1.0
     assert position_p_value([]) == 1.0
 
 
