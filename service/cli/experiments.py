@@ -197,10 +197,9 @@ def context_diff(
 def one_line(view: ExperimentView) -> str:
     """Return the progress of an experiment on one line."""
     parts = [f"experiment {view.id}: block {view.blocks_done}/{view.blocks_max}"]
-    parts += [
-        f"{fraction(c.control)} against {fraction(c.treated)} {c.change}" for c in view.comparisons if c.control.runs
-    ]
-    parts += [where(item) for item in view.running]
+    counted = [comparison for comparison in view.comparisons if comparison.control.runs]
+    parts += [f"{fraction(c.control)} against {fraction(c.treated)} {short(c.change)}" for c in counted]
+    parts += [where(view, item, with_test=False) for item in view.running]
     if not view.running:
         parts.append("waiting for a worker" if view.waiting else "deciding")
     return "; ".join(parts)
