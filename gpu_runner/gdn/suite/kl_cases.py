@@ -92,12 +92,12 @@ def thresholds() -> dict[str, Threshold]:
     return {name: Threshold(**value) for name, value in kept["cases"].items()}
 
 
-def report(samples: Sequence[Sample]) -> None:
-    """Appends the divergence of every sample to $LIKEWISE_EVENTS as measurement `kl_div`, where that is set."""
+def report(samples: Sequence[Sample], test: str) -> None:
+    """Appends the divergence of every sample to $LIKEWISE_EVENTS as measurement `kl_div` of `test`, where that is set."""
     target = os.environ.get("LIKEWISE_EVENTS")
     if target:
         lines = [
-            json.dumps({"metric": METRIC, "value": sample.divergence, "sample": index}) + "\n"
+            json.dumps({"metric": METRIC, "value": sample.divergence, "sample": index, "test": test}) + "\n"
             for index, sample in enumerate(samples)
         ]
         with Path(target).open("a", encoding="utf-8") as events:

@@ -26,10 +26,12 @@ def _counted() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", KL_CASES)
-def test_mean_divergence_stays_below_the_threshold(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_mean_divergence_stays_below_the_threshold(
+    name: str, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
     """The mean over samples, as SGLang's KL tests assert it; the threshold was fixed before."""
     samples = run_case(name, os.environ.get(SEED_VARIABLE, "0"), device())
-    report(samples)
+    report(samples, request.node.nodeid)
     threshold = thresholds()[name].mean
     record_property("likewise.metric.kl_threshold", threshold)
     mean = mean_divergence(samples)

@@ -108,10 +108,10 @@ def test_unseeded_prompt_lengths_live_in_the_cache_directory(tmp_path, monkeypat
 def test_every_sample_is_reported_as_a_measurement(tmp_path, monkeypatch):
     events = tmp_path / "events"
     monkeypatch.setenv("LIKEWISE_EVENTS", str(events))
-    report([Sample(0.5, 64), Sample(0.25, 0)])
+    report([Sample(0.5, 64), Sample(0.25, 0)], "test_kl.py::test")
     assert [json.loads(line) for line in events.read_text().splitlines()] == [
-        {"metric": "kl_div", "value": 0.5, "sample": 0},
-        {"metric": "kl_div", "value": 0.25, "sample": 1},
+        {"metric": "kl_div", "value": 0.5, "sample": 0, "test": "test_kl.py::test"},
+        {"metric": "kl_div", "value": 0.25, "sample": 1, "test": "test_kl.py::test"},
     ]
 
 
