@@ -64,23 +64,29 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("statement", ENDINGS)
-def test_a_session_that_ends_in_a_test_says_how_and_the_rest_has_not_run(make_runner, statement):
-    outcome, kind, part = ENDINGS[statement]
-    test_file = f"""
+def test_a_session_that_ends_in_a_test_says_how_and_the_rest_has_not_run(make_runner):
+    files = {
+        f"test_{number}.py": f"""
 import os, time, pytest
 def test_first(): print("hello")
 def test_ends(): {statement}
 def test_last(): pass
 """
-    runner = make_runner({"test_it.py": test_file}, framework="pytest", test_timeout_s=1.5)
-    said = runner.execute("test_it.py::test_first", "test_it.py::test_ends", "test_it.py::test_last")
-    assert list(said.outcomes.values()) == ["passed", outcome, "not_run"]
-    first, ended, last = said.report.results
-    assert first.output == "hello\n"
-    assert ended.failure_type == kind
-    assert part in ended.message
-    assert "test_it.py::test_ends" in last.message or outcome == "error"
+        for number, statement in enumerate(ENDINGS)
+    }
+    runner = make_runner(files, framework="pytest", test_timeout_s=1.5)
+    lists = [
+        tuple(f"test_{number}.py::test_{name}" for name in ("first", "ends", "last")) for number in range(len(ENDINGS))
+    ]
+    reports = runner.block(*((0, tests, 1) for tests in lists)).of("execution")
+    for report, (statement, (outcome, kind, part)) in zip(reports, ENDINGS.items(), strict=True):
+        first, ended, last = report.results
+        outcomes = [result.outcome.value for result in report.results]
+        assert (statement, outcomes) == (statement, ["passed", outcome, "not_run"])
+        assert first.output == "hello\n"
+        assert ended.failure_type == kind
+        assert part in ended.message
+        assert ended.test in last.message
 
 
 def test_set_up_and_teardown_errors_belong_to_their_test(make_runner):
@@ -208,7 +214,7 @@ def test_one_plugin_is_ours():
 def test_tests_stay_in_one_process_where_the_project_asks_for_many(make_runner):
     pytest.importorskip("xdist")
     files = {
-        "pytest.ini": "[pytest]\naddopts = -n 4",
+        "pytest.ini": "[pytest]\naddopts = -p xdist -n 4",
         "test_it.py": "import os\nprocesses = set()\ndef test_a(): processes.add(os.getpid())\ndef test_b(): assert processes == {os.getpid()}",
     }
     said = make_runner(files, **PYTEST).execute("test_it.py::test_a", "test_it.py::test_b")
