@@ -41,7 +41,7 @@ def test_the_pytest_form_runs_serially_in_the_order_of_the_suite(tmp_path):
     process = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-k", "sampling or toggles_name"],
         cwd=FOLDER,
-        env=environment_of("gdn", LIKEWISE_EVENTS=str(events)),
+        env=environment_of("gdn", LIKEWISE_EVENTS=str(events), PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
         capture_output=True,
         text=True,
         check=False,
