@@ -152,7 +152,7 @@ def up(env: dict[str, str]) -> Iterator[Up]:
 def add_demo(env: dict[str, str]) -> None:
     from service.cli.demo import CTEST, make_repository
 
-    source = make_repository(Path(env["LIKEWISE_HOME"]).parent / "engine", CTEST.parts)
+    source = make_repository(Path(env["LIKEWISE_HOME"]).parent / "engine", CTEST)
     likewise(env, "project", "add", "demo/engine", "--source", str(source))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_runner.protocol import from_json, to_json
 from service.cli import main
-from service.cli.demo import make_repository
+from service.cli.demo import Demonstration, make_repository
 from service.domain import Verdict
 from service.experiments.model import Design, Reason
 from service.store.experiments import get
@@ -32,7 +32,7 @@ def add(home: Path, suite: str) -> Path:
     from service.config import settings
 
     settings.cache_clear()
-    source = make_repository(home.parent / suite, ((f"tests/suites/{suite}", "."),))
+    source = make_repository(home.parent / suite, Demonstration("demo", ((f"tests/suites/{suite}", "."),), ()))
     assert main(["project", "add", f"demo/{suite.removesuffix('_demo')}", "--source", str(source)]) == 0
     return source
 
