@@ -37,6 +37,7 @@ _CLIMBERS = 4
 _ROWS = np.arange(_CLIMBERS)
 _MOST_ASCENT_STEPS = 60
 _NEGLIGIBLE = 1e-6
+_FAILED_CONFIRMATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,16 @@ def best_subset(plan: OrderPlan, posterior: OrderPosterior, rng: np.random.Gener
 
 
 def next_choice(
-    plan: OrderPlan, found: Sequence[SubsetRuns], rng: np.random.Generator, runs_left: int | None = None
+    plan: OrderPlan,
+    found: Sequence[SubsetRuns],
+    rng: np.random.Generator,
+    runs_left: int | None = None,
+    unconfirmed: Sequence[Cause] = (),
 ) -> OrderChoice:
     """The next step of a search, recomputed from all runs so far: pure, given the generator's state.
 
     `found` holds everything run at this commit and context: full suites, the victim alone, the confirming A/Bs.
+    `unconfirmed` lists the causes whose confirming A/B did not implicate: one raises the bar, a second ends the search.
     """
     subsets = np.zeros((len(found), plan.n_units), bool)
     for row, each in zip(subsets, found, strict=True):
@@ -186,7 +192,10 @@ def next_choice(
     best, probability = ranked[0]
     takes_part = tuple(map(float, np.minimum(unit_probability(plan, posterior), 1.0)))
     known = OrderChoice(OrderStep.COULD_NOT_TELL, best, probability, ranked, takes_part)
-    if probability >= plan.stop:
+    refuted = unconfirmed.count(best)
+    if refuted >= _FAILED_CONFIRMATIONS:
+        return replace(known, reason=f"{refuted} confirming A/Bs of {best.kind} {best.units} did not implicate")
+    if probability >= 1 - (1 - plan.stop) / 4**refuted:
         if best.kind is CauseKind.NONE:
             return replace(known, step=OrderStep.NO_CAUSE, reason="no subset changes the rate of the event")
         return replace(known, step=OrderStep.CONFIRM)

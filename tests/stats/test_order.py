@@ -146,6 +146,13 @@ def test_a_refuted_winner_gives_way_to_the_or_pair_that_hides_it():
     assert 2 in after.best.units
 
 
+def test_a_second_failed_confirmation_of_one_cause_ends_the_search():
+    found = [SubsetRuns(frozenset({0, 1}), 20, 14), SubsetRuns(frozenset({0}), 2, 1), SubsetRuns(frozenset({1}), 4, 0)]
+    plan, cause = OrderPlan(2, stop=0.9), Cause(CauseKind.SINGLE, (0,))
+    steps = [next_choice(plan, found, np.random.default_rng(0), None, (cause,) * k).step for k in range(3)]
+    assert steps == [OrderStep.CONFIRM, OrderStep.RUN, OrderStep.COULD_NOT_TELL]
+
+
 def test_a_spent_budget_names_the_likeliest_causes_only():
     choice = next_choice(OrderPlan(6), [SubsetRuns(frozenset(range(6)), 5, 3)], np.random.default_rng(0), 0)
     assert choice.step is OrderStep.COULD_NOT_TELL
