@@ -161,6 +161,18 @@ def segment_all(h: Histories, threshold: float = THRESHOLD) -> tuple[tuple[int, 
     return tuple(tuple(sorted(positions)) for positions in found)
 
 
+def current_counts(h: Histories, changes: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Failures [T] and runs [T] of every test since its last change, `changes` as from `segment_all`.
+
+    What a flakiness score is computed from: a test that was repaired is not flaky any more.
+    """
+    if len(changes) != h.n_tests:
+        raise ValueError(f"changes of {len(changes)} tests, but {h.n_tests} histories")
+    start = np.array([each[-1] if each else 0 for each in changes], np.intp)
+    row = np.arange(h.n_tests)
+    return h.fails[:, -1] - h.fails[row, start], h.runs[:, -1] - h.runs[row, start]
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Units [start, end) at one rate, and where its beginning lies: the change is at a unit in [earliest, latest].
