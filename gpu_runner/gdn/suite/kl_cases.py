@@ -93,7 +93,7 @@ def thresholds() -> dict[str, Threshold]:
 
 
 def report(samples: Sequence[Sample], test: str) -> None:
-    """Appends the divergence of every sample to $LIKEWISE_EVENTS as measurement `kl_div` of `test`, where that is set."""
+    """Appends every sample's divergence, as measurement `kl_div` of `test`, to $LIKEWISE_EVENTS where it is set."""
     target = os.environ.get("LIKEWISE_EVENTS")
     if target:
         lines = [
