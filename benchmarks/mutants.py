@@ -110,15 +110,23 @@ def main() -> int:
 
 
 def sites_of(path: str) -> list[Site]:
-    """Every change of a file, but for its decorators: caches and flags of dataclasses are no rules."""
+    """Every change of a file, but for its decorators (caches, flags of dataclasses) and annotations: they are no rules."""
     tree = ast.parse((ROOT / path).read_text())
-    decorators = {
-        id(part) for node in ast.walk(tree) for top in getattr(node, "decorator_list", ()) for part in ast.walk(top)
+    no_rules = {
+        id(part)
+        for node in ast.walk(tree)
+        for top in (
+            *getattr(node, "decorator_list", ()),
+            getattr(node, "annotation", None),
+            getattr(node, "returns", None),
+        )
+        if top is not None
+        for part in ast.walk(top)
     }
     return [
         Site(path, getattr(node, "lineno", 0), place, change)
         for place, node in enumerate(ast.walk(tree))
-        if id(node) not in decorators
+        if id(node) not in no_rules
         for change in range(len(changes(node)))
     ]
 

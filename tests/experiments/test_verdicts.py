@@ -151,6 +151,7 @@ def test_giving_up_asks_whether_anything_was_reproduced_only_for_the_budget():
     assert give_up(failed, Reason.BUDGET) == Decision(
         Verdict.INCONCLUSIVE, Counts(1, 2, 0), Counts(0, 3, 0), 30, Reason.BUDGET
     )
+    assert give_up(clean[:1], Reason.BUDGET).verdict is Verdict.NOT_REPRODUCED
     assert give_up(clean, Reason.HOST_LOST).verdict is Verdict.INCONCLUSIVE
     assert give_up(clean, Reason.CANCELLED).stop_index == 30
     for reason in (Reason.BUDGET, Reason.CANCELLED):

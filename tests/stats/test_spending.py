@@ -182,6 +182,12 @@ def test_blocks_out_of_range_are_refused_by_value(blocks):
         build_region(blocks, 0.025, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
 
 
+def test_many_treated_arms_leave_a_small_alpha_each():
+    region = build_region(16, 0.025 / 8, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
+    assert 0.5 * 0.025 / 8 < region.sup_error <= 0.025 / 8
+    assert build_region(16, 0.995, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK).sup_error <= 0.995
+
+
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1])
 def test_an_alpha_out_of_range_is_refused_by_value(alpha):
     with pytest.raises(ValueError, match=str(alpha)):
