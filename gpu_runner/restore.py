@@ -75,7 +75,7 @@ def _may_overlay(sandbox: Sandbox) -> bool:
 
 def _overlay_changes(upper: Path, lower: Path) -> list[Change]:
     found = []
-    for path, info in tree.walk(upper):
+    for path, info in tree.walk(upper, tree.IGNORED_NAMES):
         if stat.S_ISDIR(info.st_mode):
             continue
         if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:

@@ -143,12 +143,12 @@ class Mirror:
             temporary.replace(self.memory)
 
     def changes(self) -> list[Change]:
-        """Return what is different now from what the last `restore` wrote, folders left out."""
+        """Return what is different now from what the last `restore` wrote, folders and ignored names left out."""
         found = []
-        present = dict(walk(self.target))
+        present = dict(walk(self.target, IGNORED_NAMES))
         for path, (source, written) in self._written.items():
             info = present.get(path)
-            if stat.S_ISDIR(source[0]):
+            if stat.S_ISDIR(source[0]) or IGNORED_NAMES.intersection(path.split("/")):
                 continue
             if info is None:
                 found.append(Change("deleted", path))

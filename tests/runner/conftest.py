@@ -1,5 +1,6 @@
 """Fixtures: a runner on a repository of the test's own, and one on each demo suite."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from gpu_runner.protocol import SuiteDefinition
 from gpu_runner.tree import tree_hash
+from service.suitefile import read_suites
 from tests.runner.harness import SUITES, Runner, commit, write
 
 
@@ -34,23 +36,18 @@ def make_runner(tmp_path):
     return make
 
 
+def settings_of(name):
+    """Return a demo suite's own settings, with a time-out that a busy host does not reach by itself."""
+    suite = read_suites((SUITES / name / "likewise.toml").read_text())["demo"]
+    settings = {field.name: getattr(suite, field.name) for field in dataclasses.fields(suite)}
+    return {**settings, "test_timeout_s": 2 * suite.test_timeout_s}
+
+
 @pytest.fixture
 def demo_of_ctest(make_runner):
-    return make_runner(
-        SUITES / "ctest_demo",
-        framework="ctest",
-        build=("cmake -S . -B build",),
-        test_dir="build",
-        test_timeout_s=2.0,
-    )
+    return make_runner(SUITES / "ctest_demo", **settings_of("ctest_demo"))
 
 
 @pytest.fixture
 def demo_of_pytest(make_runner):
-    return make_runner(
-        SUITES / "pytest_demo",
-        framework="pytest",
-        build=("sh tools/register_extra.sh",),
-        paths=("tests",),
-        test_timeout_s=2.0,
-    )
+    return make_runner(SUITES / "pytest_demo", **settings_of("pytest_demo"))

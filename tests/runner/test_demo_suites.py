@@ -125,6 +125,7 @@ def test_pytest_demo_tells_every_outcome_apart_and_loses_what_follows_a_crash(de
     assert others(without) == {**always, **after_crash, **flaky}
     assert others(hung) == {**always, "test_nccl_teardown": "timed_out"}
     assert crashed.exit_code == -6
+    assert fields(crashed, "files")["left_behind"] == []
     victim = next(result for result in crashed.results if result.test == PYTEST_VICTIM)
     assert (victim.failure_type, victim.message) == ("AssertionError", "assert 4 == 7")
     assert crashed.counters == {
