@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -79,8 +80,7 @@ def _decode_union(kind: Any, value: Any, path: str) -> Any:
 
 def _decode_dataclass(cls: type, value: Any, path: str) -> Any:
     _expect(isinstance(value, dict), "an object", value, path)
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints, fields = _form(cls)
     unknown = sorted(set(value) - set(fields))
     _expect(not unknown, f"only the keys {sorted(fields)}", unknown, path)
     arguments: dict[str, Any] = {}
@@ -90,6 +90,11 @@ def _decode_dataclass(cls: type, value: Any, path: str) -> Any:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise MalformedMessageError(f"{path}: the key {name!r} is missing")
     return cls(**arguments)
+
+
+@functools.lru_cache(maxsize=256)
+def _form(cls: type) -> tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]:
+    return typing.get_type_hints(cls), {field.name: field for field in dataclasses.fields(cls)}
 
 
 def _expect(is_right: bool, wanted: str, value: Any, path: str) -> None:

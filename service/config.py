@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     sweep_s: float = Field(default=5.0, gt=0, description="seconds between sweeps")
     nudge_s: float = Field(default=30.0, gt=0, description="seconds until a waiting block is announced again")
     slot: str = Field(default="0", description="name of the slot that this worker runs blocks in")
-    require_tokens: bool = Field(default=False, description="refuse writes without a token even on loopback")
+    require_tokens: bool = Field(default=False, description="ask for a token even on loopback, reads included")
     attempts_max: int = Field(default=3, ge=1, description="times that a block is tried before it is dropped")
     upload_limit_bytes: int = Field(default=256 * 1024 * 1024, description="largest accepted upload")
 

@@ -162,10 +162,12 @@ def read_definition(source: str, suite: str | None, suite_file: Path | None = No
 
 def resolve_commit(source: str, revision: str) -> str:
     """Return the 40-digit SHA of a revision of a git repository, local or remote."""
+    if revision.startswith("-"):
+        raise InvalidValueError("commit", revision, "a revision does not begin with a dash")
     if Path(source).is_dir():
         found = _git("-C", source, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     else:
-        found = _git("ls-remote", source, revision).split("\t", maxsplit=1)[0]
+        found = _git("ls-remote", "--", source, revision).split("\t", maxsplit=1)[0]
         if not found and len(revision) == 40:
             found = revision
     if len(found) != 40:

@@ -64,9 +64,18 @@ def change(design: Design, arm: ArmSpec) -> str:
     return describe(own or arm.treatments)
 
 
+def under(words: str) -> str:
+    """Return words for an arm so that they follow a count.
+
+    >>> under("the victim alone"), under("without suspect")
+    ('with the victim alone', 'without suspect')
+    """
+    return words if words.startswith(("with", "in ", "at ", "built", "nothing")) else f"with {words}"
+
+
 def arm_sentence(design: Design, arm: ArmSpec, finding: ArmFinding) -> str:
     """Return the plain sentence of one treated arm."""
-    counts = f"{fraction(finding.control)} in the control, {fraction(finding.treated)} {change(design, arm)}"
+    counts = f"{fraction(finding.control)} in the control, {fraction(finding.treated)} {under(change(design, arm))}"
     victim = design.victim
     match finding.verdict:
         case Verdict.IMPLICATED:
@@ -77,7 +86,7 @@ def arm_sentence(design: Design, arm: ArmSpec, finding: ArmFinding) -> str:
                 text += f" It explains {share} of the failures ({limits(finding.share_explained)})."
             return text + (" It contributes, it is not the sole cause." if partly else "")
         case Verdict.WORSENED:
-            return f"{victim} fails more often {change(design, arm)}: {counts}."
+            return f"{victim} fails more often {under(change(design, arm))}: {counts}."
         case Verdict.EXONERATED:
             text = f"{_cause(design, arm)} neither accounts for half of the failures of {victim}"
             return f"{text} nor doubles them: {counts}."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from service.domain import Verdict
-from service.experiments.explain import percent
+from service.experiments.explain import percent, under
 from service.experiments.model import CounterCheck, Counts, Interval, TestRow
 from service.experiments.treatments import is_aa
 from service.history.progress import Comparison, ExperimentView
 from service.web import figures
 from service.web.contexts import CheckRow, ComparisonPanel, Outcomes, TestLine
-from service.web.words import VERDICTS, p_text, points, under
+from service.web.words import VERDICTS, p_text, points
 
 _HOLDS = {True: ("as expected", "clear"), False: ("not as expected", "cause"), None: ("cannot be told", "caution")}
 

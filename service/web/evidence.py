@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gpu_runner.protocol import to_json
 from service.domain import ExperimentState, Purpose, Verdict
+from service.experiments.explain import under
 from service.history.differences import ContextView, FieldRow, Standing
 from service.history.progress import AttemptStanding, AttemptView, CellState, ExperimentView, Running
 from service.web import figures
@@ -22,7 +23,7 @@ from service.web.contexts import (
     Setting,
     Strip,
 )
-from service.web.words import ago, badge_of, duration, shown, under
+from service.web.words import ago, badge_of, duration, shown
 
 _STANDINGS = {
     Standing.EQUAL: ("equal", "quiet"),

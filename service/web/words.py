@@ -100,15 +100,6 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def under(change: str) -> str:
-    """Return a change so that it can follow a verb.
-
-    >>> under("without warm_cache"), under("the victim alone")
-    ('without warm_cache', 'with the victim alone')
-    """
-    return change if change.startswith(("with ", "without ", "at ", "in ", "built ")) else f"with {change}"
-
-
 def points(limit: float | None) -> str:
     """Return a difference of rates in points, with its sign.
 
