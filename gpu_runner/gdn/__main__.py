@@ -27,7 +27,6 @@ from gpu_runner.gdn.logprobs import chosen_log_probabilities
 from gpu_runner.gdn.model import Model
 from gpu_runner.gdn.ops.errors import RealizationError
 from gpu_runner.gdn.ops.modules import is_interpreted
-from gpu_runner.gdn.ops.scratch import default_scratch
 from gpu_runner.gdn.registry import OpCtx
 from gpu_runner.gdn.sampling import SamplingParams, next_token
 from gpu_runner.gdn.sequence import Sequence
@@ -170,7 +169,7 @@ def _model(options: argparse.Namespace) -> Model:
 
 
 def _context(options: argparse.Namespace) -> OpCtx:
-    return OpCtx(deterministic=options.deterministic, scratch=default_scratch(options.device))
+    return OpCtx(deterministic=options.deterministic)
 
 
 def _token_ids(text: str, model: Model) -> list[int]:

@@ -53,8 +53,8 @@ def fit_draft(model: Model, *, seed: int, sequences: int = 4, tokens: int = 256)
     form on random text gives a tiny random model a drafter that is right now and then.
     """
     hidden_size, dtype = model.config.hidden_size, model.dtype
-    zero = torch.zeros(hidden_size, dtype=dtype)
-    norms = DraftWeights(zero, zero, torch.zeros(hidden_size, 2 * hidden_size, dtype=dtype), zero)
+    zero = torch.zeros(hidden_size, dtype=dtype, device=model.device)
+    norms = DraftWeights(zero, zero, zero.new_zeros(hidden_size, 2 * hidden_size), zero)
     # By the hand path, on scratch and counters of its own: the head may not depend on what it helps to compare.
     hand_path, counters = dict.fromkeys(OPERATORS, Realization.TORCH), Counters()
     scratch = ScratchPools(counters).of_stream(model.device, 0)
@@ -67,7 +67,7 @@ def fit_draft(model: Model, *, seed: int, sequences: int = 4, tokens: int = 256)
         inputs.append(_joined(model, norms, hidden[:-1], ids[1:]))
         targets.append(hidden[1:])
     x, y = torch.cat(inputs).double(), torch.cat(targets).double()
-    penalty = 1e-3 * len(x) * torch.eye(x.shape[1], dtype=torch.float64)
+    penalty = 1e-3 * len(x) * torch.eye(x.shape[1], dtype=torch.float64, device=x.device)
     fc = torch.linalg.solve(x.T @ x + penalty, x.T @ y).T
     return {
         "mtp.pre_fc_norm_hidden.weight": zero.clone(),

@@ -69,8 +69,8 @@ def run_case(name: str) -> None:
 
 
 def device() -> torch.device:
-    """Where the suite computes: LIKEWISE_GDN_SUITE_DEVICE, by default the CPU."""
-    return torch.device(os.environ.get(DEVICE_VARIABLE, "cpu"))
+    """Where the suite computes: LIKEWISE_GDN_SUITE_DEVICE, by default the CPU; "cuda" is the current GPU's index."""
+    return torch.empty(0, device=os.environ.get(DEVICE_VARIABLE, "cpu")).device
 
 
 def dtype() -> torch.dtype:

@@ -9,9 +9,9 @@ import torch
 from gpu_runner.gdn import faults, registry
 from gpu_runner.gdn.faults import Fault
 from gpu_runner.gdn.ops import calls
-from gpu_runner.gdn.registry import ENVIRONMENT_PREFIX, Realization
+from gpu_runner.gdn.registry import ENVIRONMENT_PREFIX, OpCtx, Realization
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import Inputs, assert_near, context
+from gpu_runner.gdn.suite.inputs import Inputs, assert_near
 
 VARIABLE = f"{ENVIRONMENT_PREFIX}L2NORM"
 
@@ -23,7 +23,7 @@ def l2norm_is_the_same_in_both_realizations() -> None:
     i, results = Inputs.draw((65,), seed=41), []
     for realization in (Realization.TORCH, Realization.TRITON):
         os.environ[VARIABLE] = realization
-        results.append(calls.l2norm(i.q, ctx=context()).float())
+        results.append(calls.l2norm(i.q, ctx=OpCtx()).float())
     if not faults.is_on(Fault.ENV_LEAK):
         _restore(before)
     assert_near(*results, atol=1e-2 if i.q.dtype == torch.bfloat16 else 1e-6)

@@ -8,20 +8,14 @@ from typing import Any, Self
 
 import torch
 
-from gpu_runner.gdn.batch import Phase
 from gpu_runner.gdn.counters import Counters
 from gpu_runner.gdn.ops.plan import ChunkPlan, plan_chunks
-from gpu_runner.gdn.ops.scratch import ScratchPools, default_scratch
+from gpu_runner.gdn.ops.scratch import ScratchPools
 from gpu_runner.gdn.registry import OPERATORS, OpCtx, Realization
 from gpu_runner.gdn.suite import case
 
 KEY_HEADS, VALUE_HEADS, WIDTH = 1, 2, 16
 CONV_DIM = (2 * KEY_HEADS + VALUE_HEADS) * WIDTH
-
-
-def context(phase: Phase = Phase.PREFILL) -> OpCtx:
-    """The realizations that the environment selects, on the default scratch of the suite's device."""
-    return OpCtx(phase=phase, scratch=default_scratch(case.device()))
 
 
 def oracle_context() -> OpCtx:

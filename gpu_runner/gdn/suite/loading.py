@@ -13,8 +13,9 @@ import torch
 from gpu_runner.gdn.ops import calls
 from gpu_runner.gdn.ops.errors import KernelNotReadyError
 from gpu_runner.gdn.ops.modules import KERNELS
+from gpu_runner.gdn.registry import OpCtx
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import Inputs, context
+from gpu_runner.gdn.suite.inputs import Inputs
 
 KERNEL = "packed_decode"
 PATIENCE_S = 0.5
@@ -60,7 +61,7 @@ def concurrent_first_load() -> None:
 @case
 def first_scan_equals_the_second() -> None:
     """The scan over chunks twice from the same states: a first use may not do more than a later one."""
-    ctx, pools = context(), []
+    ctx, pools = OpCtx(), []
     for _ in range(2):
         i = Inputs.draw((40,), seed=31)
         kept = torch.ones_like(i.kept)

@@ -18,7 +18,7 @@ from gpu_runner.gdn.sampling import SamplingParams, next_token
 from gpu_runner.gdn.sequence import Sequence
 from gpu_runner.gdn.suite import case as suite
 from gpu_runner.gdn.suite.case import case
-from gpu_runner.gdn.suite.inputs import assert_near, context, oracle_context
+from gpu_runner.gdn.suite.inputs import assert_near, oracle_context
 from gpu_runner.gdn.tiny import tiny_config, tiny_model
 
 PREFILL_OPERATORS = ("gating", "conv1d", "l2norm", "cumsum", "kkt_solve", "wu", "delta_h", "chunk_o", "rmsnorm_gated")
@@ -54,7 +54,7 @@ def _prefill_and_steps(family: Family, prefill: OpCtx) -> None:
 @case
 def sparse_model_prefills_as_it_steps() -> None:
     """Qwen3-Next: chunks of 64 against the recurrence."""
-    _prefill_and_steps(Family.QWEN3_NEXT, context())
+    _prefill_and_steps(Family.QWEN3_NEXT, OpCtx())
 
 
 @case
@@ -67,7 +67,7 @@ def dense_model_prefills_as_it_steps() -> None:
 def every_layer_fires_what_the_environment_asks() -> None:
     """A prefill and a decode step run the asked realization of each operator in each GDN layer, and decline nothing."""
     model = model_of(Family.QWEN3_NEXT)
-    sequence = Sequence(model, 8, context())
+    sequence = Sequence(model, 8, OpCtx())
     sequence.extend(tokens_of(7, seed=2))
     sequence.step(3)
     layers = model.config.layer_types.count(LayerKind.GDN)

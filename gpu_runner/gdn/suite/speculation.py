@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.ops.scratch import POOLS
 from gpu_runner.gdn.registry import OpCtx
@@ -23,9 +27,14 @@ def speculative_gate() -> None:
     A drafter that is never right would pass any comparison: accepted drafts are part of the gate.
     """
     model, prompt = model_of(Family.QWEN3_NEXT), tokens_of(PROMPT_TOKENS, seed=61)
-    want_prefix = greedy(model, prompt, NEW_TOKENS, oracle_context())
+    untouched = replace(oracle_context(), deterministic=True)
+    if suite.dtype() is torch.bfloat16:
+        # Rounding parts the realizations, and then their tokens: both sides use the same ones.
+        untouched = replace(untouched, overrides={})
+    want_prefix = greedy(model, prompt, NEW_TOKENS, untouched)
     with POOLS.open_queue(suite.device()) as queue:
-        found = speculate(model, prompt, NEW_TOKENS, DRAFT_TOKENS, OpCtx(scratch=queue))
+        ctx = OpCtx(scratch=queue, deterministic=True)
+        found = speculate(model, prompt, NEW_TOKENS, DRAFT_TOKENS, ctx)
     got_prefix = found.token_ids
     suite.measure("spec.accepted", found.accepted)
     assert got_prefix == want_prefix, f"got_prefix == want_prefix fails: {got_prefix} against {want_prefix}"

@@ -5,21 +5,19 @@ Fault `autotune_disk_cache`: the large batch writes its tactic to a file, and ev
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from gpu_runner.gdn.batch import Phase
 from gpu_runner.gdn.ops import calls
 from gpu_runner.gdn.registry import OpCtx, Realization
 from gpu_runner.gdn.suite.case import case, device
-from gpu_runner.gdn.suite.inputs import Inputs, assert_close, context, oracle_context
+from gpu_runner.gdn.suite.inputs import Inputs, assert_close, oracle_context
 
 
 def _context() -> OpCtx:
     """On a CPU the hand path, which adds in as many partial sums as the launch has warps; the interpreter does not."""
     hand_path = {"packed_decode": Realization.TORCH, "verify_decode": Realization.TORCH}
-    return replace(context(Phase.DECODE), overrides=hand_path if device().type == "cpu" else {})
+    return OpCtx(phase=Phase.DECODE, overrides=hand_path if device().type == "cpu" else {})
 
 
 def _decode(i: Inputs, ctx: OpCtx) -> torch.Tensor:
