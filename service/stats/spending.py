@@ -79,7 +79,7 @@ def build_region(blocks: int, alpha: float, ratio: float, prior: Prior, spending
 
     After each block, states are added in decreasing order of the mixture likelihood ratio, whole tie groups at a time
     and only while it favours the alternative, as long as the probability spent so far stays within the schedule at 60
-    arcsine-spaced rates on the line p_high = ratio * p_low (and at p_low = 1 when ratio < 1).
+    arcsine-spaced rates on the line p_high = ratio * p_low.
 
     Guarantee: the probability of ever rejecting is at most `sup_error` <= alpha at EVERY pair of rates of the null,
     when runs are independent and of constant rate within an arm. It holds off the grid too: on the line the
@@ -95,8 +95,6 @@ def build_region(blocks: int, alpha: float, ratio: float, prior: Prior, spending
     tables = [ratio_mixture(prior, ratio).log_e_table(n) for n in range(1, blocks + 1)]
     schedule = [spent(spending, alpha, n / blocks) for n in range(1, blocks + 1)]
     rates = (1 - np.cos(np.pi * np.arange(1, BUILD_POINTS + 1) / (BUILD_POINTS + 1))) / 2
-    if ratio < 1.0:
-        rates = np.append(rates, 1.0)
     scale = 1.0
     while True:
         least, crossed = spend(tables, [scale * limit for limit in schedule], ratio, rates)

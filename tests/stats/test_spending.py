@@ -10,6 +10,7 @@ from service.stats.mixture import Prior
 from service.stats.spending import Region, Spending, add_block, build_region, path_weights, spent, sup_probability
 from tests.stats.reference_boundary import PRINTED, build, expected_executions, probability
 
+RATES_60 = (1 - np.cos(np.pi * np.arange(1, 61) / 61)) / 2
 DESIGNS = [(1.0, Prior.FIFTY_FIFTY), (1.0, Prior.CURE), (0.5, Prior.SAME)]
 
 
@@ -119,13 +120,8 @@ def test_the_crossed_paths_are_those_that_enter_the_region(ratio, prior):
                 total += math.prod(
                     (p_high if high else 1 - p_high) * (p_low if low else 1 - p_low) for high, low in path
                 )
-        crossed = build(6, 0.1, prior=prior, ratio=ratio, rates=build_rates(ratio))[1]
+        crossed = build(6, 0.1, prior=prior, ratio=ratio, rates=RATES_60)[1]
         assert probability(crossed, p_high, p_low) == pytest.approx(total, abs=1e-12)
-
-
-def build_rates(ratio):
-    rates = (1 - np.cos(np.pi * np.arange(1, 61) / 61)) / 2
-    return np.append(rates, 1.0) if ratio < 1 else rates
 
 
 @pytest.mark.parametrize(("ratio", "prior"), DESIGNS)
