@@ -265,6 +265,11 @@ def test_an_impossible_count_of_two_is_refused_by_name(function, table):
         function(*table)
 
 
+def test_wilson_ends_exactly_at_zero_and_one():
+    assert {wilson(0, n)[0] for n in range(1, 61)} == {0.0}
+    assert {wilson(n, n)[1] for n in range(1, 61)} == {1.0}
+
+
 def test_any_confidence_between_the_ends_is_served():
     narrow, wide = wilson(1, 2, 0.005), wilson(1, 2, 0.995)
     assert wide[0] < 0.1 < 0.49 < narrow[0] < 0.5 < narrow[1] < 0.51 < 0.9 < wide[1]
