@@ -83,6 +83,8 @@ def test_chan_zhang_rounds_outwards(table):
     lower, upper = chan_zhang(*table)
     assert lower <= published[0] + 5e-5
     assert upper >= published[1] - 5e-5
+    # On the documented grid: multiples of 0.001.
+    assert (lower, upper) == (round(lower, 3), round(upper, 3))
 
 
 @pytest.mark.parametrize(

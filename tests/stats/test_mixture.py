@@ -38,6 +38,26 @@ def test_prior_weights_sum_to_one_and_rates_are_rates(prior):
     assert 0.0 < min(high.min(), low.min()) <= max(high.max(), low.max()) < 1.0
 
 
+def test_the_documented_base_rates():
+    # facts 2.3 and 2.4.
+    cure_high, cure_low, _ = prior_alternatives(Prior.CURE)
+    assert cure_high[::4].tolist() == [0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97]
+    assert cure_low[-4:] == pytest.approx([0.002, 0.15 * 0.97, 0.35 * 0.97, 0.6 * 0.97])
+    high, low, weight = prior_alternatives(Prior.SAME)
+    assert low[::2].tolist() == [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97]
+    assert (high / low).reshape(12, 2) == pytest.approx(np.tile([1.0, 0.85], (12, 1)))
+    assert weight.reshape(12, 2) == pytest.approx(np.tile([0.7 / 12, 0.3 / 12], (12, 1)))
+
+
+def test_the_expectation_of_a_block_is_the_largest_over_the_alternatives():
+    mixture = ratio_mixture(Prior.CURE, 0.005)
+    high, low, _ = prior_alternatives(Prior.CURE)
+    low0 = projection(high, low, 0.005)
+    high0 = 0.005 * low0
+    by_hand = (0.3 * high / high0 + 0.7 * (1 - high) / (1 - high0)) * (0.8 * low / low0 + 0.2 * (1 - low) / (1 - low0))
+    assert float(mixture.block_expectation(0.3, 0.8)) == pytest.approx(by_hand.max(), rel=1e-6)
+
+
 def test_beta_alternatives_are_midpoint_quantiles():
     from scipy.stats import beta
 

@@ -178,6 +178,13 @@ def test_blocks_out_of_range_are_refused_by_value(blocks):
         build_region(blocks, 0.025, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
 
 
+def test_a_single_block_can_reject_at_a_generous_level():
+    region = build_region(1, 0.3, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
+    # P(1 against 0) = p (1 - p) is at most 1/4.
+    assert region.least == ((1,),)
+    assert region.sup_error == pytest.approx(0.25, rel=1e-3)
+
+
 def test_many_treated_arms_leave_a_small_alpha_each():
     region = build_region(16, 0.025 / 8, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK)
     assert 0.5 * 0.025 / 8 < region.sup_error <= 0.025 / 8
