@@ -33,14 +33,14 @@ class LayerDrafts:
 class Part:
     """The sequences of a batch that share one form of the recurrence.
 
-    rows: int64, their tokens in the batch; sequences: int64, their places in it. plan: over their tokens alone.
-    snapshots: None outside of chunked parts. is_chunked: the chunked form, else one step per token.
+    rows: int64, their tokens in the batch; sequences: int64, their places in it. plan, snapshots: over
+    their tokens alone. is_chunked: the chunked form, else one step per token.
     """
 
     rows: torch.Tensor
     sequences: torch.Tensor
     plan: ChunkPlan
-    snapshots: SnapshotPlan | None
+    snapshots: SnapshotPlan
     is_chunked: bool
 
 
@@ -48,8 +48,7 @@ def parts_of(batch: ForwardBatch) -> list[Part]:
     """How a forward pass is cut, once for all layers.
 
     A mixed batch steps through sequences that continue with one token and chunks the others; any other phase has
-    one form for all. A checkpoint of a sequence that is stepped is a ShapeError by `plan_snapshots` only if its
-    length is wrong: after its one token the state is final.
+    one form for all.
     """
     lengths = [end - start for start, end in zip(batch.cu_seqlens, batch.cu_seqlens[1:], strict=False)]
     continues = batch.has_initial_state.tolist()
@@ -74,11 +73,9 @@ def _part(batch: ForwardBatch, lengths: list[int], members: list[int], *, is_chu
         rows.extend(range(start, start + lengths[sequence]))
         offsets.append(offsets[-1] + lengths[sequence])
     plan = plan_chunks(offsets, device)
-    snapshots = None
-    if is_chunked:
-        place = {sequence: index for index, sequence in enumerate(members)}
-        tracks = [replace(track, sequence=place[track.sequence]) for track in batch.tracks if track.sequence in place]
-        snapshots = plan_snapshots(tracks, plan)
+    place = {sequence: index for index, sequence in enumerate(members)}
+    tracks = [replace(track, sequence=place[track.sequence]) for track in batch.tracks if track.sequence in place]
+    snapshots = plan_snapshots(tracks, plan)
     index = torch.tensor(members, device=device)
     return Part(torch.tensor(rows, device=device), index, plan, snapshots, is_chunked)
 
@@ -107,6 +104,10 @@ def gated_delta_net(
         for part in parts:
             form = _chunked if part.is_chunked else _stepped
             o[part.rows] = form(mixed[part.rows], a[part.rows], b[part.rows], weights, config, batch, part, pools, ctx)
+            for track in part.snapshots.final:
+                source = int(batch.state_slots[part.sequences[track.sequence]])
+                for pool in pools:
+                    pool[track.slot] = pool[source]
     o = calls.rmsnorm_gated(o, z.unflatten(-1, (heads, width)), weights.norm, eps=config.rms_norm_eps, ctx=ctx)
     return linear(o.flatten(1), weights.out_proj, is_row_stable=ctx.deterministic), drafts
 
@@ -125,7 +126,6 @@ def _chunked(
     """Chunks of 64; writes the checkpoints of the part's snapshot plan beside the final states."""
     conv, temporal = pools
     slots, kept, plan = batch.state_slots[part.sequences], batch.has_initial_state[part.sequences], part.plan
-    assert part.snapshots is not None, "chunked parts have a snapshot plan"
     windows = [(track.slot, _window(mixed, conv, track, slots, kept, plan)) for track in part.snapshots.tracks]
     convolved = calls.conv1d(mixed, weights.conv, conv, slots, kept, plan, ctx=ctx)
     widths = [config.query_width, config.query_width, config.value_width]
@@ -144,9 +144,6 @@ def _chunked(
     for row, (slot, window) in enumerate(windows):
         conv[slot] = window
         temporal[slot] = _checkpoint(states, part.snapshots.tracks[row], plan, row)
-    for track in part.snapshots.final:
-        source = int(slots[track.sequence])
-        conv[track.slot], temporal[track.slot] = conv[source], temporal[source]
     return o
 
 

@@ -89,6 +89,17 @@ def test_a_mixed_batch_steps_and_chunks(model, pools):
     torch.testing.assert_close(model.forward(after, pools, OpCtx()), want, **NEAR)
 
 
+def test_a_stepped_sequence_of_a_mixed_batch_keeps_its_checkpoint(model, pools):
+    first, second = tokens_of(8, 17), tokens_of(5, 18)
+    model.forward(batch_of(Phase.PREFILL, [first[:-1]], [0], [1], [0]), pools, OpCtx())
+    tracks = [TrackCopy(1, 1, 3), TrackCopy(0, 5, 4)]
+    mixed = batch_of(Phase.MIXED, [second, first[-1:]], [0, 7], [2, 1], [100, 0], tracks=tracks)
+    model.forward(mixed, pools, OpCtx())
+    for kept, own in ((3, 1), (4, 2)):
+        assert torch.equal(pools.temporal[:, kept], pools.temporal[:, own])
+        assert torch.equal(pools.conv[:, kept], pools.conv[:, own])
+
+
 def test_each_branch_of_a_tree_equals_its_own_chain_and_an_accepted_path_continues(model, pools):
     prompt = tokens_of(20, 9)
     model.forward(batch_of(Phase.PREFILL, [prompt], [0], [1], [0]), pools, OpCtx())
