@@ -71,7 +71,7 @@ class OrderPlan:
     relevance: tuple[float, ...] | None = None
     unit_time: tuple[float, ...] | None = None
     victim_time: float = 1.0
-    fixed_cost: float = 0.4
+    fixed_cost: float = 0.6
     grid: RateGrid = field(default_factory=lambda: rate_grid((0.3, 6.0), (1.0, 1.0), 12))
 
     def __post_init__(self) -> None:
