@@ -34,6 +34,10 @@ $(VENV)/.test: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[gpu,dev,pg-test]'
 	@touch $@ $(VENV)/.dev $(VENV)/.gpu
 
+$(VENV)/.bench: $(VENV)/.test
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	@touch $@
+
 setup: $(VENV)/.base ## Install what the service, the workers and the runner need, no torch
 
 demo: $(VENV)/.base ## Run a real A/B experiment to its verdict and serve the dashboard
@@ -60,7 +64,7 @@ check: $(VENV)/.dev ## Lint, types, import contracts, migration drift
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.migration_drift
 
-bench: $(VENV)/.test ## Print the benchmarks' tables
+bench: $(VENV)/.bench ## Print the benchmarks' tables
 	@$(BIN)/python -m benchmarks
 
 mutants: $(VENV)/.test ## Change the statistics at random and see whether the tests notice
