@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check -q
 LIKEWISE_HOME ?= $(CURDIR)/.likewise
 JOBS ?= 2
 export LIKEWISE_HOME

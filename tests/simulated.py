@@ -11,8 +11,18 @@ from gpu_runner.protocol import ContextClass, ContextField, Outcome, Treatment, 
 from service.domain import ArmRole, BlockState, Purpose
 from service.experiments.ab import next_step
 from service.experiments.model import (
-    ArmSpec, AttemptEvidence, BlockEvidence, BlockPlan, Conclude, Design, Evidence, ExecutionEvidence, Finding,
-    PreparedEvidence, Signature, TestOutcome,
+    ArmSpec,
+    AttemptEvidence,
+    BlockEvidence,
+    BlockPlan,
+    Conclude,
+    Design,
+    Evidence,
+    ExecutionEvidence,
+    Finding,
+    PreparedEvidence,
+    Signature,
+    TestOutcome,
 )  # fmt: skip
 
 VICTIM = "gate"
@@ -75,7 +85,7 @@ def run_block(given: Design, plan: BlockPlan, draw: Draw, counters: Callable[[in
     executions = []
     for position, arm in enumerate(plan.arms):
         rng = np.random.default_rng([given.seed, plan.index + 100, arm])
-        outcomes = {test: CLEAN for test in tests_of(given.arms[arm].treatments)}
+        outcomes = dict.fromkeys(tests_of(given.arms[arm].treatments), CLEAN)
         outcomes[VICTIM] = draw(arm, rng)
         executions.append(
             ExecutionEvidence(arm, position, outcomes, counters(arm), context(given.arms[arm].treatments))
