@@ -184,5 +184,5 @@ def _git(folder: Path, *arguments: str) -> None:
 def _check_page(address: str, verdict: Verdict) -> None:
     with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310  our own http address
         body = answer.read().decode()
-    if answer.status != 200 or verdict.value not in body:
+    if answer.status != 200 or verdict.value.lower().replace("_", " ") not in body.lower().replace("_", " "):
         raise NotFoundError("verdict on the page", address, "Its log is logs/web.log in the state folder.")
