@@ -11,7 +11,9 @@ from service.experiments.acted import describe_check
 from service.experiments.model import ArmFinding, ArmSpec, Counts, Design, Interval, PreparedEvidence, Reason
 from service.experiments.treatments import describe, is_aa, to_text
 from service.experiments.verdicts import Decision
-from service.stats.sequential import Boundary, build_boundary
+from service.stats.extension import blocks_to_decide
+from service.stats.sequential import Boundary
+from service.stats.sequential import Counts as BlockCounts
 
 _REASONS = {
     Reason.BLOCKS_MAX: "the most blocks were run without a decision",
@@ -200,19 +202,10 @@ def explanations(
 
 
 def more_blocks(decision: Decision, boundary: Boundary) -> int | None:
-    """Return about how many more blocks would decide if the rates went on as they were; None when rates are equal.
-
-    Scales the blocks run until the counts cross a boundary of 100 blocks at the same rates.
-    """
-    n = decision.control.runs
-    if n == 0 or decision.control.match == decision.treated.match:
-        return None
-    longer = build_boundary(100, boundary.alpha, boundary.alpha_exonerate, boundary.margin)
-    for blocks in range(n + 1, 101):
-        a, b = round(decision.control.match * blocks / n), round(decision.treated.match * blocks / n)
-        if longer.implicated(blocks, a, b) or longer.worsened(blocks, a, b):
-            return blocks - n
-    return None
+    """Return about how many more blocks would decide if the rates went on as they were; None when 1,000 would not."""
+    control, treated = decision.control, decision.treated
+    counts = BlockCounts(control.runs, control.match, control.other, treated.match, treated.other)
+    return blocks_to_decide(boundary, counts)
 
 
 def next_command(design: Design, head: ArmFinding) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from service.domain import CLEAN, FAILING
 from service.experiments.model import ExecutionEvidence, TestRow
 from service.stats.compare import fisher
+from service.stats.many_arms import holm_adjusted
 
 
 def build(
@@ -28,8 +29,9 @@ def build(
                     row[column + 1] += 1
     counts.pop(victim, None)
     both = {test: row for test, row in counts.items() if row[1] and row[3]}
-    p_values = {test: fisher(row[0], row[1], row[2], row[3]) for test, row in both.items() if row[0] or row[2]}
-    adjusted = _holm(p_values, len(both))
+    # A test that never failed has p = 1 and still counts in the correction.
+    p_values = {test: fisher(*row) if row[0] or row[2] else 1.0 for test, row in both.items()}
+    adjusted = dict(zip(p_values, map(float, holm_adjusted(list(p_values.values()))), strict=True))
     rows = [
         TestRow(
             test,
@@ -43,12 +45,3 @@ def build(
         if row[0] or row[2]
     ]
     return tuple(sorted(rows, key=lambda row: (row.p_value, row.test)))
-
-
-def _holm(p_values: dict[str, float], tests: int) -> dict[str, float]:
-    adjusted: dict[str, float] = {}
-    worst = 0.0
-    for rank, (test, p) in enumerate(sorted(p_values.items(), key=lambda item: (item[1], item[0]))):
-        worst = max(worst, min(1.0, p * (tests - rank)))
-        adjusted[test] = worst
-    return adjusted

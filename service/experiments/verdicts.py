@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from service.domain import Observation, Verdict
 from service.experiments.model import Counts, Interval, Reason
-from service.stats.compare import boschloo
 from service.stats.futility import is_futile
 from service.stats.intervals import difference_interval, share_explained, upper_bound
 from service.stats.sequential import Boundary, Claim, early_not_reproduced_blocks, walk
 from service.stats.sequential import Counts as BlockCounts
-from service.stats.sign_test import POSITION_LEVEL, PairedBlock, first_sign_stop
+from service.stats.sign_test import PairedBlock, first_sign_stop, position_matters
 
 EXACT = "exact spending boundary"
 SIGN = "sign test, because the position in the block matters"
@@ -68,7 +67,7 @@ def decide(
     for n, (pair, look) in enumerate(zip(pairs, looks, strict=False), start=1):
         control, treated = control.add(pair.control), treated.add(pair.treated)
         method = EXACT
-        if look.claim is not None and position_matters(pairs[:n]):
+        if look.claim is not None and position_matters(_paired(pairs[:n], Observation.MATCH)):
             method = SIGN
         if look.claim is not None and (method is EXACT or _sign_test_agrees(look.claim, pairs[:n], boundary)):
             verdict = _CLAIMS[look.claim]
@@ -112,25 +111,6 @@ def _block(pair: Pair) -> BlockCounts:
         pair.treated is Observation.MATCH,
         pair.treated is Observation.OTHER,
     )
-
-
-def position_matters(pairs: Sequence[Pair]) -> bool:
-    """Return whether an arm fails more often in one place of the block than in the other.
-
-    Boschloo within each arm, runs in first place against runs in second place, Bonferroni over the two arms at 5 %.
-    Within arms, so that a strong effect of the treatment in a block order that came out uneven does not pass for an
-    effect of the position.
-    """
-    return min(_position_p(pairs, is_control=is_control) for is_control in (True, False)) < POSITION_LEVEL / 2
-
-
-def _position_p(pairs: Sequence[Pair], *, is_control: bool) -> float:
-    failed, runs = [0, 0], [0, 0]
-    for pair in pairs:
-        place = 0 if pair.control_first == is_control else 1
-        runs[place] += 1
-        failed[place] += (pair.control if is_control else pair.treated) is Observation.MATCH
-    return boschloo(failed[0], runs[0], failed[1], runs[1])
 
 
 def _sign_test_agrees(claim: Claim, pairs: Sequence[Pair], boundary: Boundary) -> bool:
