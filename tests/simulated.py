@@ -86,7 +86,7 @@ def run_block(given: Design, plan: BlockPlan, draw: Draw, counters: Callable[[in
     for position, arm in enumerate(plan.arms):
         rng = np.random.default_rng([given.seed, plan.index + 100, arm])
         outcomes = dict.fromkeys(tests_of(given.arms[arm].treatments), CLEAN)
-        outcomes[VICTIM] = draw(arm, rng)
+        outcomes[given.victim] = draw(arm, rng)
         executions.append(
             ExecutionEvidence(arm, position, outcomes, counters(arm), context(given.arms[arm].treatments))
         )

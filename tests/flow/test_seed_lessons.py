@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_runner.protocol import from_json, to_json
+from gpu_runner.protocol import Treatment, TreatmentKind, from_json, to_json
 from service.cli import main
 from service.cli.demo import Demonstration, make_repository
 from service.domain import Verdict
@@ -16,8 +17,11 @@ from service.store.experiments import get
 from service.store.session import write
 from tests.flow.inline import enqueue, run_to_the_end
 from tests.flow.stack import VICTIM
+from tests.simulated import design, exclude, rates, simulate
 from workers import execute as worker
 
+ALONE = (Treatment(TreatmentKind.ALONE),)
+BEFORE = (Treatment(TreatmentKind.INSERT_BEFORE, tests=("warm_plan_cache",)),)
 PYTEST_VICTIM = "tests/test_spec_decode.py::test_spec_decode_gate"
 
 
@@ -132,3 +136,18 @@ def test_the_pytest_suite_is_judged_the_same_way(home, monkeypatch, capsys):
     finding = run_to_the_end(number)
     assert finding.verdict is Verdict.IMPLICATED
     assert "the suite's context" in finding.sentence
+
+
+def test_every_next_command_that_is_printed_is_understood(engine, capsys):
+    arms = [
+        (exclude("warm_plan_cache"), (), (0.9, 0.0)),
+        (ALONE + BEFORE, ALONE, (0.0, 0.9)),
+        (ALONE, (), (0.9, 0.0)),
+        (exclude("warm_plan_cache"), (), (0.3, 0.3)),
+        (ALONE, ALONE, (0.0, 0.0)),
+    ]
+    for treated, control, p in arms:
+        found = simulate(design(treated, control=control, project="demo/ctest", suite="demo", victim=VICTIM), rates(*p))
+        command = shlex.split(found.next_command)
+        assert command[:3] == ["likewise", "enqueue", "ab"]
+        assert main([*command[1:], "--dry-run"]) == 0, capsys.readouterr().err
