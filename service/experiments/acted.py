@@ -57,7 +57,8 @@ def check_counters(
 ) -> tuple[Acted, tuple[CounterCheck, ...]]:
     """Return whether the treatments acted, and each expectation beside the counters of the first complete block.
 
-    A counter that is not reported is unknown, never zero. Without expectations, any counter that differs shows it.
+    A counter that is not reported is unknown, never zero. An expectation shows it when it holds and the counter moved;
+    without expectations, any counter that differs does.
     """
     expectations = [expectation for item in treatments for expectation in item.expect]
     if not expectations:
@@ -66,7 +67,7 @@ def check_counters(
         checks = tuple(CounterCheck(n, "differs", control.get(n), treated.get(n), holds=True) for n in moved)
         return (Acted.SHOWN if moved else Acted.NOT if names else Acted.UNKNOWN), checks
     checks = tuple(_check(item, control.get(item.counter), treated.get(item.counter)) for item in expectations)
-    if any(check.holds for check in checks):
+    if any(check.holds and check.before != check.after for check in checks):
         return Acted.SHOWN, checks
     if any(check.holds is None for check in checks):
         return Acted.UNKNOWN, checks

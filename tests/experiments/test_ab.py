@@ -187,6 +187,15 @@ def test_a_toggle_that_moves_no_counter_is_inert_after_the_first_block():
     assert "48 in the control, 48 in the treated arm" in finding.sentence
 
 
+def test_an_expectation_that_holds_without_moving_shows_nothing():
+    steady = (Expectation("chunk_o.fired", ">0", "0"), Expectation("chunk_o.fallbacks", "0", "0"))
+    toggle = (replace(TOGGLE[0], expect=steady),)
+    counters = {"chunk_o.fired": 48, "chunk_o.fallbacks": 0}
+    assert simulate(design(toggle), rates(0.65, 0.65), lambda arm: counters).verdict is Verdict.TREATMENT_INERT
+    acted = simulate(design(toggle), rates(0.9, 0.9), lambda arm: counters | {"chunk_o.fired": 0 if arm else 48})
+    assert acted.verdict is not Verdict.TREATMENT_INERT
+
+
 def test_zero_on_both_sides_is_never_called():
     finding = simulate(design(TOGGLE), rates(0.65, 0.65), lambda arm: {"chunk_o.fired": 0})
     assert finding.verdict is Verdict.TREATMENT_INERT

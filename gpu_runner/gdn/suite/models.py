@@ -78,8 +78,10 @@ def every_layer_fires_what_the_environment_asks() -> None:
         asked = suite.ASKED_AT_START.get(operator, default)
         summary = COUNTERS.layers_summary(operator, asked, layers)
         print(f"{operator} ({asked}): {summary}")
-        fired = {layer for name, outcome, layer, _ in executed if (name, outcome) == (operator, f"{asked}.fired")}
-        COUNTERS.add(f"gdn.{operator}.{asked}.layers", len(fired))
+        for realization in Realization:
+            outcome = f"{realization}.fired"
+            fired = {layer for name, seen, layer, _ in executed if (name, seen) == (operator, outcome)}
+            COUNTERS.add(f"gdn.{operator}.{realization}.layers", len(fired))
         if summary != f"{layers}/{layers} GDN layers fired, 0 fallbacks":
             wrong.append(f"{operator} ({asked}): {summary}")
     assert not wrong, "; ".join(wrong)
