@@ -12,9 +12,12 @@ class LikewiseError(Exception):
     way_out = ""
 
     def __init__(self, **values: object) -> None:
-        self.values = values
+        # A detail is somebody else's sentence: its full stop would stand beside ours.
+        self.values = {
+            name: v.rstrip(". ") if name == "detail" and isinstance(v, str) else v for name, v in values.items()
+        }
         template = (type(self).__doc__ or "").strip()
-        super().__init__(template.format_map(values))
+        super().__init__(template.format_map(self.values))
 
     @property
     def remedy(self) -> str:

@@ -7,14 +7,13 @@ three uncounted probes when neither the caller nor history named one -> blocks u
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from service.domain import METHOD_VERSION, Observation, Purpose, Verdict
-from service.experiments import acted, contexts, explain, side_table
+from service.domain import Observation, Purpose, Verdict
+from service.experiments import acted, conclude, contexts
 from service.experiments.acted import Acted
 from service.experiments.evidence import Reading, losses_are_uneven, observe, read_blocks
 from service.experiments.model import (
@@ -22,13 +21,10 @@ from service.experiments.model import (
     ArmSpec,
     BlockPlan,
     Conclude,
-    CounterCheck,
-    Counts,
     Design,
     Difference,
     Evidence,
     ExecutionEvidence,
-    Finding,
     Plan,
     PreparedEvidence,
     Reason,
@@ -37,13 +33,9 @@ from service.experiments.model import (
 )
 from service.experiments.treatments import declared_fields, is_aa
 from service.experiments.verdicts import (
-    Decision,
     Pair,
     decide,
     give_up,
-    rate_bound,
-    rate_interval,
-    share_interval,
 )
 from service.stats.sequential import Boundary, build_boundary
 
@@ -57,16 +49,16 @@ def next_step(design: Design, evidence: Evidence) -> Step:
     prepare = read_blocks(evidence, Purpose.PREPARE, design.attempts_max)
     if not evidence.prepared:
         if evidence.cancelled is not None:
-            return _stopped(design, Reason.CANCELLED, evidence.cancelled)
+            return conclude.stopped(design, Reason.CANCELLED, evidence.cancelled)
         if prepare.dropped:
-            return _stopped(design, Reason.HOST_LOST, "; ".join(prepare.dropped[0].reasons))
+            return conclude.stopped(design, Reason.HOST_LOST, "; ".join(prepare.dropped[0].reasons))
         attempt = prepare.again.get(PREPARE_INDEX, _attempt_of(evidence, PREPARE_INDEX))
         return Plan((BlockPlan(PREPARE_INDEX, Purpose.PREPARE, attempt, (0,)),))
     prepared = {arm.arm: arm for arm in evidence.prepared}
     broken = [arm for arm in evidence.prepared if arm.error is not None]
     if broken:
         names = {arm.index: arm.name for arm in design.arms}
-        return _stopped(design, Reason.ARM_UNBUILDABLE, "; ".join(f"{names[a.arm]}: {a.error}" for a in broken))
+        return conclude.stopped(design, Reason.ARM_UNBUILDABLE, "; ".join(f"{names[a.arm]}: {a.error}" for a in broken))
     early = _known_before(design, prepared)
     if early is not None:
         return early
@@ -77,7 +69,7 @@ def next_step(design: Design, evidence: Evidence) -> Step:
         signature, probes = _probe(design, evidence)
         if signature is None:
             if evidence.cancelled is not None:
-                return _stopped(design, Reason.CANCELLED, evidence.cancelled)
+                return conclude.stopped(design, Reason.CANCELLED, evidence.cancelled)
             return Plan(done + probes)
     return _count(design, evidence, prepared, signature, done + probes)
 
@@ -99,15 +91,15 @@ def _known_before(design: Design, prepared: dict[int, PreparedEvidence]) -> Conc
             contexts.identity(control.context), contexts.identity(treated.context), declared, arm.index
         )
         if differs:
-            found.append(_arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, differences=differs))
+            found.append(conclude.arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, differences=differs))
         elif not is_aa(arm.treatments) and _acted_before(design, arm, control, treated) is Acted.NOT:
-            found.append(_arm_finding(design, arm, Verdict.TREATMENT_INERT))
+            found.append(conclude.arm_finding(design, arm, Verdict.TREATMENT_INERT))
     if len(found) < len(design.treated):
         unlike = [item for item in found if item.verdict is Verdict.NOT_LIKE_FOR_LIKE]
         if not unlike:
             return None
         found = unlike
-    return Conclude(_finding(design, tuple(found), None, 0, 0, 0, prepared))
+    return Conclude(conclude.whole(design, tuple(found), None, 0, 0, 0, prepared))
 
 
 def _acted_before(design: Design, arm: ArmSpec, control: PreparedEvidence, treated: PreparedEvidence) -> Acted:
@@ -179,10 +171,10 @@ def _count(
         for arm in active:
             pairs = _pairs(design, reading, arm, signature)
             decision = give_up(pairs, reason)
-            findings[arm.index] = _from_decision(design, reading, arm, decision, boundary, prepared)
+            findings[arm.index] = conclude.from_decision(design, reading, arm, decision, boundary, prepared)
     executions = sum(len(a.executions) for block in evidence.blocks for a in block.attempts)
     return Conclude(
-        _finding(
+        conclude.whole(
             design,
             tuple(findings[arm.index] for arm in design.treated),
             signature,
@@ -219,47 +211,41 @@ def _judge(
     blocks = [(index, by_arm) for index, by_arm in reading.counted if arm.index in by_arm and 0 in by_arm]
     differs = _undeclared(design, arm, blocks)
     if differs:
-        return _arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, stop_index=blocks[0][0], differences=differs)
+        return conclude.arm_finding(
+            design, arm, Verdict.NOT_LIKE_FOR_LIKE, stop_index=blocks[0][0], differences=differs
+        )
     drifted = [
         drop for drop in reading.dropped if len(drop.violations) >= 1 and all("state" in r for r in drop.reasons)
     ]
     if drifted:
         shown = tuple(Difference(v.channel, v.name, v.first, v.second, arm.index) for v in drifted[0].violations)
-        return _arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, stop_index=drifted[0].index, differences=shown)
+        return conclude.arm_finding(
+            design, arm, Verdict.NOT_LIKE_FOR_LIKE, stop_index=drifted[0].index, differences=shown
+        )
     if losses_are_uneven(reading.losses, tuple(a.index for a in design.arms)):
         lost = tuple(
             Difference("executions", f"lost executions of {a.name}", None, reading.losses.get(a.index, 0), arm.index)
             for a in design.arms
         )
-        return _arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, differences=lost)
+        return conclude.arm_finding(design, arm, Verdict.NOT_LIKE_FOR_LIKE, differences=lost)
     if not blocks:
         return None
     shown_to_act = Acted.SHOWN
     if not is_aa(arm.treatments):
         shown_to_act = _acted_before(design, arm, prepared[0], prepared[arm.index])
-        if acted.needs_counters(_changes(design.control, arm)):
+        if acted.needs_counters(conclude.changes(design.control, arm)):
             first = blocks[0][1]
-            shown_to_act, checks = _checks(design, arm, first)
+            shown_to_act, checks = conclude.checks(design, arm, first)
             if shown_to_act is Acted.NOT:
-                return _arm_finding(design, arm, Verdict.TREATMENT_INERT, stop_index=blocks[0][0], counters=checks)
+                return conclude.arm_finding(
+                    design, arm, Verdict.TREATMENT_INERT, stop_index=blocks[0][0], counters=checks
+                )
     pairs = _pairs(design, reading, arm, signature)
     history = (design.history.failures, design.history.runs) if design.history else None
     decision = decide(pairs, boundary, history=history, may_exonerate=shown_to_act is Acted.SHOWN)
     if decision.verdict is None:
         return None
-    return _from_decision(design, reading, arm, decision, boundary, prepared)
-
-
-def _changes(control: ArmSpec, arm: ArmSpec) -> tuple[Any, ...]:
-    return tuple(item for item in arm.treatments if item not in control.treatments) + tuple(
-        item for item in control.treatments if item not in arm.treatments
-    )
-
-
-def _checks(
-    design: Design, arm: ArmSpec, first: dict[int, ExecutionEvidence]
-) -> tuple[Acted, tuple[CounterCheck, ...]]:
-    return acted.check_counters(_changes(design.control, arm), first[0].counters, first[arm.index].counters)
+    return conclude.from_decision(design, reading, arm, decision, boundary, prepared)
 
 
 def _undeclared(
@@ -325,95 +311,3 @@ def _attempt_of(evidence: Evidence, index: int) -> int:
 @lru_cache(maxsize=64)
 def _boundary(blocks: int, alpha: float, alpha_exonerate: float, margin: float) -> Boundary:
     return build_boundary(blocks, alpha, alpha_exonerate, margin)
-
-
-# --- findings ---------------------------------------------------------------------------------------------------
-
-
-def _from_decision(
-    design: Design,
-    reading: Reading,
-    arm: ArmSpec,
-    decision: Decision,
-    boundary: Boundary,
-    prepared: dict[int, PreparedEvidence],
-) -> ArmFinding:
-    verdict = decision.verdict or Verdict.INCONCLUSIVE
-    share, share_limits = share_interval(decision.control, decision.treated)
-    stop = decision.stop_index
-    blocks = [by_arm for index, by_arm in reading.counted if arm.index in by_arm and stop is not None and index <= stop]
-    checks: tuple[CounterCheck, ...] = ()
-    if blocks and acted.needs_counters(_changes(design.control, arm)):
-        checks = _checks(design, arm, blocks[0])[1]
-    return _arm_finding(
-        design,
-        arm,
-        verdict,
-        control=decision.control,
-        treated=decision.treated,
-        stop_index=decision.stop_index,
-        difference=rate_interval(decision.control, decision.treated),
-        share_estimate=share if verdict is Verdict.IMPLICATED else None,
-        share_explained=share_limits if verdict is Verdict.IMPLICATED else None,
-        reason=decision.reason,
-        more_blocks=explain.more_blocks(decision, boundary) if verdict is Verdict.INCONCLUSIVE else None,
-        rate_upper_bound=rate_bound(decision.control, decision.treated) if verdict is Verdict.NOT_REPRODUCED else None,
-        counters=checks,
-        side_table=side_table.build(design.victim, 0, arm.index, blocks),
-        method=decision.method,
-        notes=explain.list_notes(design, arm, prepared),
-    )
-
-
-def _arm_finding(design: Design, arm: ArmSpec, verdict: Verdict, **values: Any) -> ArmFinding:
-    values.setdefault("control", Counts())
-    values.setdefault("treated", Counts())
-    values.setdefault("stop_index", None)
-    finding = ArmFinding(arm.index, arm.name, verdict, "", **values)
-    return replace(finding, sentence=explain.arm_sentence(design, arm, finding))
-
-
-_LOUDEST = (
-    Verdict.NOT_LIKE_FOR_LIKE,
-    Verdict.IMPLICATED,
-    Verdict.WORSENED,
-    Verdict.TREATMENT_INERT,
-    Verdict.NOT_REPRODUCED,
-    Verdict.INCONCLUSIVE,
-    Verdict.EXONERATED,
-)
-
-
-def _finding(
-    design: Design,
-    arms: tuple[ArmFinding, ...],
-    signature: Signature | None,
-    counted: int,
-    voids: int,
-    executions: int,
-    prepared: dict[int, PreparedEvidence],
-    cancelled: str | None = None,
-) -> Finding:
-    head = min(arms, key=lambda arm: _LOUDEST.index(arm.verdict))
-    return Finding(
-        verdict=head.verdict,
-        sentence=head.sentence,
-        arms=arms,
-        explanations=explain.explanations(design, arms, prepared, cancelled),
-        blocks_counted=counted,
-        blocks_void=voids,
-        executions=executions,
-        stop_index=head.stop_index,
-        signature=signature,
-        next_command=explain.next_command(design, head),
-        commits=tuple(dict.fromkeys(arm.commit for arm in design.arms)),
-        method_version=METHOD_VERSION,
-    )
-
-
-def _stopped(design: Design, reason: Reason, detail: str) -> Conclude:
-    """Return the finding of an experiment that ended before anything was counted."""
-    arms = tuple(
-        _arm_finding(design, arm, Verdict.INCONCLUSIVE, reason=reason, notes=(detail,)) for arm in design.treated
-    )
-    return Conclude(_finding(design, arms, None, 0, 0, 0, {}, detail if reason is Reason.CANCELLED else None))
