@@ -172,7 +172,7 @@ def resolve_commit(source: str, revision: str) -> str:
             found = revision
     if len(found) != 40:
         hint = "Give a branch, a tag or a SHA that the source has; a plain folder needs `git init` and a commit first."
-        raise NotFoundError("commit", revision, hint)
+        raise NotFoundError("commit", f"{revision} in {source}", hint)
     return found
 
 

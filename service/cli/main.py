@@ -6,9 +6,9 @@ import json
 import os
 import sys
 
-import click
 import typer
 from rich.console import Console
+from typer._click.exceptions import ClickException  # typer has its own copy of click and exports no base class
 
 from service.cli import demo, detached, enqueue, experiments, operate, setup, statistics, threshold
 from service.cli.ingest import ingest_command
@@ -67,12 +67,12 @@ def main(arguments: list[str] | None = None) -> int:
     except LikewiseError as error:
         _tell(error, as_json="--json" in given)
         return error.exit_code
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
+    except ClickException as error:
         error.show()
         return error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return 130
     return code if isinstance(code, int) else 0
 

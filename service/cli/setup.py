@@ -190,10 +190,10 @@ def _runner_rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]
     return [
         {
             "what": str(check["name"]),
-            "ok": bool(check["ok"]),
-            "needed": bool(check.get("needed", False)),
-            "found": str(check.get("found", "")),
-            "way_out": str(check.get("way_out", "")),
+            "ok": bool(check["is_ok"]),
+            "needed": bool(check["is_needed"]),
+            "found": str(check["found"]),
+            "way_out": str(check["way_out"]),
         }
         for check in checks
     ]

@@ -61,6 +61,47 @@ def test_a_wrong_order_names_the_value_and_the_way_out_and_stores_nothing(projec
     assert stored() == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lits"], ["No such command 'lits'"]),
+        (["show", "seven"], ["number", "valid integer", "Usage:"]),
+        (["compare", "1/2"], ["Missing argument"]),
+        (["list", "--jsn"], ["--jsn", "--json"]),
+        (["project"], ["Usage:", "add"]),
+    ],
+)
+def test_wrong_usage_is_a_sentence_and_code_2(arguments, words, capsys):
+    assert main(arguments) == 2
+    said = "".join(capsys.readouterr())
+    assert all(word in said for word in words), said
+
+
+def test_doctor_shows_what_the_runner_found(project, capsys):
+    main(["doctor", "--json"])
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["state folder"]["ok"]
+    assert not rows["broker"]["ok"]
+    assert rows["a framework"] == {
+        "what": "a framework",
+        "ok": True,
+        "needed": True,
+        "found": "at least one",
+        "way_out": rows["a framework"]["way_out"],
+    }
+    assert main(["doctor"]) in {0, 1}
+    assert "process trees" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_source_that_is_no_repository_is_named(home, tmp_path, capsys, is_there):
+    source = tmp_path / "plain"
+    if is_there:
+        source.mkdir()
+    assert main(["project", "add", "a/b", "--source", str(source)]) == 1
+    assert str(source) in capsys.readouterr().err
+
+
 def test_an_error_is_json_where_json_was_asked_for(project, capsys):
     assert main(["enqueue", "ab", "--victim", "t", "--treat", "nonsense:x", "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)
