@@ -47,7 +47,7 @@ class ScratchPools:
 
     def open_queue(self, device: torch.device | str = "cpu") -> Scratch:
         """Scratch of a new queue, under the lowest stream handle that is free on this device."""
-        device = torch.device(device)
+        device = _with_index(device)
         with self._lock:
             stream = 1
             while (str(device), stream) in self._open:
@@ -56,7 +56,7 @@ class ScratchPools:
 
     def of_stream(self, device: torch.device | str, stream: int) -> Scratch:
         """Scratch of a stream that exists already, such as the current CUDA stream; 0 is the default stream."""
-        device = torch.device(device)
+        device = _with_index(device)
         key = (str(device), stream)
         with self._lock:
             if key not in self._open:
@@ -66,7 +66,7 @@ class ScratchPools:
 
     def release(self, device: torch.device | str, stream: int) -> None:
         """Ends a queue: its scratch becomes stale, its blocks free. The caller's work on it must be done."""
-        device = torch.device(device)
+        device = _with_index(device)
         key = (str(device), stream)
         with self._lock:
             self._open.discard(key)
@@ -134,6 +134,14 @@ class ScratchPools:
         capacity = max(SMALLEST_BLOCK_BYTES, 1 << (size_bytes - 1).bit_length())
         # Fresh pages come zeroed from the system; only recycled memory is dirty.
         return torch.zeros(capacity, dtype=torch.uint8, device=where)
+
+
+def _with_index(device: torch.device | str) -> torch.device:
+    """The device by its full name: "cuda" is the current one, under which its blocks and queues are found again."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 @dataclass(frozen=True, slots=True)

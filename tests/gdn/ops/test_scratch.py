@@ -39,6 +39,15 @@ def counts(counters):
     return {name: n for name, n in counters.flat((), ()).items() if name.startswith("gdn.scratch")}
 
 
+def test_a_gpu_without_an_index_is_the_current_one(pools, monkeypatch):
+    # Memory says "cuda:3" when it is asked where it is: a queue on "cuda" would never find its blocks again.
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    scratch = pools.open_queue("cuda")
+    assert scratch == pools.of_stream("cuda:3", 1)
+    pools.release("cuda", 1)
+    assert not pools.is_open(scratch.device, scratch.stream, scratch.generation)
+
+
 def test_a_buffer_is_reused_and_grows(pools, counters):
     scratch = pools.open_queue()
     first = scratch.empty("w", (10, 100), F32)
