@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from gpu_runner.gdn.config import Family, LayerKind, ModelConfig
@@ -24,6 +26,10 @@ from gpu_runner.gdn.weights import (
 _PREFIXES = ("model.language_model.", "model.")
 
 
+# Eight bits mean little without their scales, which nothing here reads.
+_STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
 class CheckpointError(ValueError):
     """A checkpoint lacks a tensor, or a tensor has another shape than the config says."""
 
@@ -36,13 +42,28 @@ def load_checkpoint(
     Raises ConfigError or CheckpointError, which name what is missing.
     """
     config = ModelConfig.from_directory(directory)
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"{directory} holds no .safetensors file")
     tensors: dict[str, torch.Tensor] = {}
-    for file in files:
-        tensors.update(load_file(file))
+    for file in _files(directory):
+        try:
+            tensors.update(load_file(file))
+        except (OSError, SafetensorError) as wrong:
+            raise CheckpointError(f"{file} cannot be read, copy or download it again: {wrong}") from wrong
     return config, assemble(config, tensors, dtype=dtype, device=device)
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files that the index names, all of them where there is no index; another model may lie beside these."""
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise CheckpointError(f"{directory} holds no .safetensors file")
+        return files
+    try:
+        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [directory / name for name in sorted(set(placed.values()))]
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+        raise CheckpointError(f"{index} has no weight_map of file names: {wrong!r}") from wrong
 
 
 def assemble(
@@ -87,6 +108,10 @@ class _Scope:
         tensor = self.tensors[key]
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{key} has shape {list(tensor.shape)}, config.json says {list(shape)}")
+        if tensor.dtype not in _STORED:
+            raise CheckpointError(
+                f"{key} is {tensor.dtype}: quantised checkpoints are not implemented, use a plain one"
+            )
         return tensor.to(device=self.device, dtype=dtype or self.dtype or tensor.dtype).contiguous()
 
 

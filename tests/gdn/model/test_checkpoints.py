@@ -114,6 +114,9 @@ def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path):
         assemble(config, missing)
     with pytest.raises(CheckpointError, match=r"norm\.weight has shape \[5\], config\.json says \[32\]"):
         assemble(config, tensors | {"model.norm.weight": torch.zeros(5)})
+    for dtype in (torch.int32, torch.float8_e4m3fn):
+        with pytest.raises(CheckpointError, match="quantised"):
+            assemble(config, tensors | {"model.norm.weight": torch.zeros(32).to(dtype)})
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,10 @@ def test_what_is_wrong_with_a_checkpoint_is_named(tmp_path):
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "other than silu"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 4}}, "'yarn'"),
         ({"layer_types": ["full_attention"]}, "1 entries for 4 layers"),
+        ({"layer_types": ["sliding_attention"] * 4}, "sliding_attention"),
+        ({"linear_conv_kernel_dim": 3}, "linear_conv_kernel_dim 3"),
     ],
 )
 def test_configs_of_other_models_are_refused(change, message):
@@ -136,3 +142,66 @@ def test_a_config_without_a_size_is_refused():
     del raw["linear_num_key_heads"]
     with pytest.raises(ConfigError, match="linear_num_key_heads"):
         ModelConfig.from_json(raw)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head_dim": None}, "head_dim is None"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers is '4'"),
+        ({"num_hidden_layers": 0, "layer_types": []}, "num_hidden_layers is 0"),
+        ({"full_attention_interval": 0, "layer_types": None}, "full_attention_interval is 0"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
+        ({"num_experts_per_tok": 9}, "9 experts per token"),
+        ({"linear_num_value_heads": 3}, "3 heads cannot share 2"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps is 'x'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.2}}, "3 of 16 dimensions"),
+        ({"rope_parameters": [1]}, "wrong type"),
+        ({"text_config": None}, "text_config is None"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_json(tiny_config().to_json() | change)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null"])
+def test_a_config_that_is_no_json_object_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load_checkpoint(tmp_path)
+
+
+def test_fields_that_only_qwen3_next_has_are_ignored_elsewhere():
+    stated = {"norm_topk_prob": False, "mlp_only_layers": [0], "decoder_sparse_step": 2}
+    config = tiny_config(Family.QWEN3_5_MOE)
+    assert ModelConfig.from_json(config.to_json() | stated) == config
+    assert not ModelConfig.from_json(tiny_config().to_json() | stated).norm_topk_prob
+
+
+def test_a_multimodal_config_says_outside_of_its_text_config_that_embeddings_are_tied():
+    text = tiny_config(Family.QWEN3_5).to_json()
+    config = ModelConfig.from_json({"text_config": text, "tie_word_embeddings": True})
+    assert config.tie_word_embeddings
+    assert not ModelConfig.from_json({"text_config": text}).tie_word_embeddings
+
+
+def test_a_damaged_file_is_named_and_a_stray_one_beside_the_index_is_not_read(tmp_path):
+    config = tiny_config(Family.QWEN3_5)
+    tensors = random_tensors(config, seed=7)
+    write_checkpoint(tmp_path, config, tensors)
+    save_file({name: torch.zeros_like(t) for name, t in tensors.items()}, tmp_path / "other.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
+    assert torch.equal(logits_of(*load_checkpoint(tmp_path)), logits_of(config, assemble(config, tensors)))
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-1000])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
+        load_checkpoint(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(CheckpointError, match="no weight_map"):
+        load_checkpoint(tmp_path)
