@@ -149,8 +149,10 @@ def declared_fields(treatments: tuple[Treatment, ...], *, as_built: bool) -> fro
     fields: set[tuple[str, str]] = set()
     for item in treatments:
         match item.kind:
-            case TreatmentKind.EXCLUDE | TreatmentKind.INSERT_BEFORE | TreatmentKind.ALONE | TreatmentKind.ORDER:
+            case TreatmentKind.EXCLUDE | TreatmentKind.INSERT_BEFORE | TreatmentKind.ALONE:
                 fields |= {("suite", "tests"), ("suite", "prefix")}
+            case TreatmentKind.ORDER:
+                fields |= {("suite", "tests"), ("suite", "prefix"), ("suite", "shuffle_seed")}
             case TreatmentKind.ENVIRONMENT | TreatmentKind.TOGGLE:
                 fields |= {("process", f"environment.{name}") for name in item.environment}
             case TreatmentKind.BUILD:
