@@ -109,9 +109,7 @@ class _Scope:
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{key} has shape {list(tensor.shape)}, config.json says {list(shape)}")
         if tensor.dtype not in _STORED:
-            raise CheckpointError(
-                f"{key} is {tensor.dtype}: quantised checkpoints are not implemented, use a plain one"
-            )
+            raise CheckpointError(f"{key} is {tensor.dtype}: quantised weights are not implemented, use plain ones")
         return tensor.to(device=self.device, dtype=dtype or self.dtype or tensor.dtype).contiguous()
 
 
