@@ -76,9 +76,14 @@ def parse(text: str) -> frozenset[Fault]:
 def active() -> frozenset[Fault]:
     """The faults that are on in this process; FaultError when production mode forbids them."""
     faults = parse(os.environ.get(VARIABLE, ""))
-    if faults and os.environ.get(PRODUCTION_VARIABLE) == "1":
+    if faults and in_production():
         refuse_in_production(production=True)
     return faults
+
+
+def in_production() -> bool:
+    """Whether the environment says production: any value but 0 does, a doubt must not let faults in."""
+    return os.environ.get(PRODUCTION_VARIABLE, "") not in {"", "0"}
 
 
 def is_on(fault: Fault) -> bool:

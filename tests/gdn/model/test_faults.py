@@ -26,8 +26,16 @@ def test_an_unknown_fault_is_an_error_that_names_the_known(monkeypatch):
         faults.active()
 
 
-def test_production_mode_refuses_faults_and_nothing_else(monkeypatch):
-    monkeypatch.setenv(faults.PRODUCTION_VARIABLE, "1")
+@pytest.mark.parametrize("value", ["", "0"])
+def test_production_is_off_by_these_values_alone(monkeypatch, value):
+    monkeypatch.setenv(faults.PRODUCTION_VARIABLE, value)
+    monkeypatch.setenv(faults.VARIABLE, "env_leak")
+    assert faults.active() == {Fault.ENV_LEAK}
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes"])
+def test_production_mode_refuses_faults_and_nothing_else(monkeypatch, value):
+    monkeypatch.setenv(faults.PRODUCTION_VARIABLE, value)
     assert faults.active() == frozenset()
     faults.refuse_in_production(production=True)
     monkeypatch.setenv(faults.VARIABLE, "env_leak")
