@@ -8,21 +8,21 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import os
+import math
 import platform
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpu_runner.gdn import faults, registry
-from gpu_runner.gdn.config import ConfigError, Family
+from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.counters import COUNTERS
 from gpu_runner.gdn.draft import MissingDraftError
-from gpu_runner.gdn.faults import FaultError
-from gpu_runner.gdn.loader import CheckpointError, load_checkpoint
+from gpu_runner.gdn.loader import load_checkpoint
 from gpu_runner.gdn.logprobs import chosen_log_probabilities
 from gpu_runner.gdn.model import Model
 from gpu_runner.gdn.ops.errors import RealizationError
@@ -44,13 +44,21 @@ def main(arguments: list[str] | None = None) -> int:
         registry.check_environment()
         named = {"faults": sorted(faults.active())}
         result = options.command(options) | named
-    except (CheckpointError, ConfigError, FaultError, MissingDraftError, RealizationError, ValueError) as error:
+        for counter, value in faults.counters().items():
+            COUNTERS.add(counter, value)
+        result["counters"] = {name: n for name, n in registry.counters().items() if n}
+        registry.emit_counters()
+    except (
+        CheckpointError,
+        ConfigError,
+        FaultError,
+        MissingDraftError,
+        RealizationError,
+        OSError,
+        ValueError,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for counter, value in faults.counters().items():
-        COUNTERS.add(counter, value)
-    result["counters"] = {name: n for name, n in registry.counters().items() if n}
-    registry.emit_counters()
     print(json.dumps(result, indent=2))
     return 0
 
@@ -81,7 +89,7 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
         tokens.append(next_token(logits[0], params, position))
         log_p.append(float(chosen_log_probabilities(logits, torch.tensor(tokens[-1:], device=logits.device))[0]))
         hidden = sequence.step(tokens[-1])
-    return {"token_ids": tokens, "log_probabilities": log_p}
+    return {"token_ids": tokens, "log_probabilities": _finite(log_p)}
 
 
 def score(options: argparse.Namespace) -> dict[str, Any]:
@@ -93,7 +101,7 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
     sequence = Sequence(model, len(ids), _context(options))
     logits = sequence.logits(sequence.extend(ids)[:-1])
     log_p = chosen_log_probabilities(logits, torch.tensor(ids[1:], device=logits.device))
-    return {"log_probabilities": log_p.tolist(), "sum": float(log_p.double().sum())}
+    return {"log_probabilities": _finite(log_p.tolist()), "sum": float(log_p.double().sum())}
 
 
 def bench(options: argparse.Namespace) -> dict[str, Any]:
@@ -140,7 +148,7 @@ def _timed(model: Model, action: Any) -> float:
 
 def doctor(options: argparse.Namespace) -> dict[str, Any]:
     """What this installation would run: versions, devices, each operator's realization, the faults that are on."""
-    device = torch.device(options.device)
+    device = options.device
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -150,7 +158,7 @@ def doctor(options: argparse.Namespace) -> dict[str, Any]:
         "device": str(device),
         "realizations": {name: str(registry.select(name, {}, device)) for name in registry.OPERATORS},
         "fault_mechanisms": {str(fault): faults.MECHANISM[fault] for fault in sorted(faults.active())},
-        "is_production": os.environ.get(faults.PRODUCTION_VARIABLE) == "1",
+        "is_production": faults.in_production(),
     }
 
 
@@ -173,18 +181,52 @@ def _context(options: argparse.Namespace) -> OpCtx:
 
 
 def _token_ids(text: str, model: Model) -> list[int]:
-    ids = [int(part) for part in text.split(",")]
+    try:
+        ids = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"the prompt {text!r} is not token ids with commas between them, such as 1,2,3") from None
     wrong = [token for token in ids if not 0 <= token < model.config.vocab_size]
     if wrong:
         raise ValueError(f"token ids {wrong} are outside of the vocabulary of {model.config.vocab_size}")
     return ids
 
 
+def _finite(log_probabilities: list[float]) -> list[float]:
+    if not all(math.isfinite(value) for value in log_probabilities):
+        raise ValueError("the log-probabilities are not finite; the weights hold NaN, or the dtype is too narrow")
+    return log_probabilities
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """What argparse makes of a count."""
+
+    def count(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    return count
+
+
+def _device(text: str) -> torch.device:
+    """What argparse makes of a device: one that is here."""
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in {"cpu", "cuda"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither cpu nor cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise argparse.ArgumentTypeError(f"{text!r} is not here: {torch.cuda.device_count()} GPUs are")
+    return device
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gpu_runner.gdn", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(required=True)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    common.add_argument("--device", type=_device, default="cuda" if torch.cuda.is_available() else "cpu")
     with_model = argparse.ArgumentParser(add_help=False, parents=[common])
     which = with_model.add_mutually_exclusive_group()
     which.add_argument("--model", type=Path, help="directory of a checkpoint with config.json and *.safetensors")
@@ -195,11 +237,11 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("generate", parents=[with_model], help="continue a prompt")
     command.add_argument("--prompt", required=True, help="token ids, comma-separated")
-    command.add_argument("--max-new-tokens", type=int, default=16)
+    command.add_argument("--max-new-tokens", type=_at_least(0), default=16)
     command.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
     command.add_argument("--top-p", type=float, default=1.0)
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--draft-tokens", type=int, default=0, help="drafts per pass; 0: no speculation")
+    command.add_argument("--draft-tokens", type=_at_least(0), default=0, help="drafts per pass; 0: no speculation")
     command.set_defaults(command=generate)
 
     command = commands.add_parser("score", parents=[with_model], help="log-probabilities of given tokens")
@@ -207,9 +249,9 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=score)
 
     command = commands.add_parser("bench", parents=[with_model], help="prefill and decode speed")
-    command.add_argument("--tokens", type=int, default=256, help="length of the prefill")
-    command.add_argument("--steps", type=int, default=32, help="decode steps")
-    command.add_argument("--repeats", type=int, default=3)
+    command.add_argument("--tokens", type=_at_least(2), default=256, help="length of the prefill")
+    command.add_argument("--steps", type=_at_least(1), default=32, help="decode steps")
+    command.add_argument("--repeats", type=_at_least(1), default=3)
     command.set_defaults(command=bench)
 
     command = commands.add_parser("doctor", parents=[common], help="what this installation would run")

@@ -3,11 +3,12 @@
 import json
 
 import pytest
+import torch
 
 from gpu_runner.gdn.__main__ import LARGEST_DECODE_ERROR, main
 from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.registry import OPERATORS
-from gpu_runner.gdn.tiny import tiny_config, tiny_tensors, write_checkpoint
+from gpu_runner.gdn.tiny import random_tensors, tiny_config, tiny_tensors, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,9 @@ def test_an_environment_without_meaning_is_refused(run, monkeypatch, environment
     [
         (("generate", "--prompt", "1,99"), r"[99] are outside of the vocabulary of 64"),
         (("generate", "--prompt", "1", "--draft-tokens", "2", "--temperature", "1"), "speculation is greedy"),
+        (("generate", "--prompt", "1,,2"), "prompt '1,,2' is not token ids"),
+        (("generate", "--prompt", "1", "--temperature", "nan"), "temperature nan"),
+        (("generate", "--prompt", "1", "--temperature", "inf"), "temperature inf"),
         (("score", "--prompt", "1"), "at least two tokens"),
     ],
 )
@@ -105,3 +109,37 @@ def test_what_cannot_be_done_is_said(run, arguments, message):
 def test_a_missing_checkpoint_is_named(capsys, tmp_path):
     assert main(["score", "--model", str(tmp_path), "--prompt", "1,2", "--device", "cpu"]) == 1
     assert "config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "--prompt", "1", "--max-new-tokens", "-3"), "-3 is below 0"),
+        (("generate", "--prompt", "1", "--draft-tokens", "-1"), "-1 is below 0"),
+        (("bench", "--tokens", "1"), "1 is below 2"),
+        (("bench", "--steps", "0"), "0 is below 1"),
+        (("bench", "--repeats", "0"), "0 is below 1"),
+        (("doctor", "--device", "foo"), "neither cpu nor cuda"),
+        (("doctor", "--device", "meta"), "neither cpu nor cuda"),
+        (("doctor", "--device", "cuda:99"), "is not here"),
+    ],
+)
+def test_a_count_or_device_that_cannot_be_is_wrong_usage(capsys, arguments, message):
+    with pytest.raises(SystemExit) as refused:
+        main([*arguments])
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_weights_that_hold_nan_give_no_scores(capsys, tmp_path):
+    config = tiny_config(Family.QWEN3_5)
+    tensors = random_tensors(config, seed=1)
+    write_checkpoint(tmp_path, config, tensors | {"model.norm.weight": torch.full((32,), float("nan"))})
+    for command in ("score", "generate"):
+        assert main([command, "--model", str(tmp_path), "--prompt", "1,2", "--device", "cpu"]) == 1
+        assert "not finite" in capsys.readouterr().err
+
+
+def test_a_file_of_events_that_cannot_be_written_is_named(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("LIKEWISE_EVENTS", str(tmp_path / "missing" / "events"))
+    assert "missing" in run("doctor", status=1)
