@@ -21,7 +21,6 @@ import torch
 from gpu_runner.gdn import faults, registry
 from gpu_runner.gdn.config import Family
 from gpu_runner.gdn.counters import COUNTERS
-from gpu_runner.gdn.draft import MissingDraftError
 from gpu_runner.gdn.loader import load_checkpoint
 from gpu_runner.gdn.logprobs import chosen_log_probabilities
 from gpu_runner.gdn.model import Model
@@ -48,15 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             COUNTERS.add(counter, value)
         result["counters"] = {name: n for name, n in registry.counters().items() if n}
         registry.emit_counters()
-    except (
-        CheckpointError,
-        ConfigError,
-        FaultError,
-        MissingDraftError,
-        RealizationError,
-        OSError,
-        ValueError,
-    ) as error:
+    except (RealizationError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(result, indent=2))
