@@ -78,7 +78,7 @@ def sign_rejection(boundary: Boundary, first_failed: Sequence[bool], second_fail
         after[1:] += alive / 2
         tails = total + np.cumsum(after[::-1])
         limit = spent(boundary.spending, boundary.alpha, n / boundary.blocks)
-        rejected = int(np.sum(tails <= limit + 1e-12))
+        rejected = int(np.sum(tails <= limit * (1 + 1e-12)))
         least = discordant + 1 - rejected
         if first_only >= least:
             return n

@@ -143,7 +143,8 @@ def _cutoff(
         added = paths[chunk] * high[:, high_failures[chunk]] * low[:, low_failures[chunk]]
         running = before[-1][:, -1:] + np.cumsum(added, axis=1)
         before.append(running)
-        is_over = np.max(running, axis=0) > limit + 1e-12
+        # Relative: an absolute tolerance would let a tiny alpha be overspent at every look.
+        is_over = np.max(running, axis=0) > limit * (1 + 1e-12)
         if np.any(is_over):
             first_over = start + int(np.argmax(is_over))
             cutoff = float(log_e[first_over]) + TIE

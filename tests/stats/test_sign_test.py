@@ -116,3 +116,9 @@ def test_the_fallback_costs_about_a_third_more():
         powers.append(stop is not None)
     assert abs(np.mean(lengths) - 25.0) <= 4 * np.std(lengths) / math.sqrt(3000)
     assert 0.87 < np.mean(powers) < 0.95
+
+
+def test_a_tiny_alpha_is_not_overspent_by_rounding():
+    # Forty heads in a row have probability 2^-40 = 9.1e-13, far more than alpha.
+    failed = [True] * 40
+    assert sign_rejection(build_boundary(40, 1e-14), failed, [not one for one in failed]) is None

@@ -206,3 +206,8 @@ def test_states_outside_the_boundary_are_refused(n, high, low):
         region.rejects(n, high, low)
     assert region.rejects(2, 2, 0)
     assert not region.rejects(2, 0, 2)
+
+
+@pytest.mark.parametrize("alpha", [1e-12, 1e-200])
+def test_a_tiny_alpha_is_kept_and_not_overspent_by_rounding(alpha):
+    assert build_region(30, alpha, 1.0, Prior.FIFTY_FIFTY, Spending.POCOCK).sup_error <= alpha
