@@ -40,7 +40,10 @@ def compare(
     """Compare two counts: exact tests, odds ratio, the interval of the difference, and one plain sentence."""
     (k1, n1), (k2, n2) = _count(first), _count(second)
     _check_open_unit("--confidence", confidence)
-    result = compare_counts(k1, n1, k2, n2, noun=noun, confidence=confidence)
+    try:
+        result = compare_counts(k1, n1, k2, n2, noun=noun, confidence=confidence)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     if as_json:
         typer.echo(json.dumps(_finite(asdict(result))))
         return

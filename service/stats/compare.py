@@ -11,6 +11,7 @@ from service.stats.intervals import Interval, check_count, difference_interval
 from service.stats.score import BISECTIONS, Floats
 
 MOST_RUNS_BOSCHLOO = 100
+MOST_RUNS = 10_000_000  # of a sample; the exact laws hold one number per possible count
 NUISANCE_POINTS = 201
 TIE = 1e-7  # relative; tables as likely as the observed one differ by rounding only
 LEFT_OUT_BOSCHLOO = f"Boschloo's test is left out above {MOST_RUNS_BOSCHLOO} runs in both samples together"
@@ -47,10 +48,12 @@ def compare(k1: int, n1: int, k2: int, n2: int, *, noun: str = "pass rate", conf
 
     Assumes independent runs and sample sizes fixed beforehand: looking again after every run needs the sequential
     boundary instead (a look after each of 5 to 60 blocks raises a 5 % Fisher test to 14 %). ValueError for a count
-    above its runs.
+    above its runs or a sample of more than 10,000,000 runs.
     """
     check_count(k1, n1)
     check_count(k2, n2)
+    if max(n1, n2) > MOST_RUNS:
+        raise ValueError(f"{max(n1, n2)} runs: exact comparisons take samples of at most {MOST_RUNS:,}")
     difference = difference_interval(k1, n1, k2, n2, confidence)
     ratio = odds_ratio(k1, n1, k2, n2, confidence)
     p_fisher = p_boschloo = None
@@ -78,7 +81,8 @@ def fisher(k1: int, n1: int, k2: int, n2: int) -> float:
     """
     check_count(k1, n1)
     check_count(k2, n2)
-    first, weights = _conditional(k1 + k2, n1, n2)
+    first, log_weights = _conditional(k1 + k2, n1, n2)
+    weights = np.exp(log_weights)
     probability = weights / weights.sum()
     observed = probability[k1 - first[0]]
     return min(float(probability[probability <= observed * (1 + TIE)].sum()), 1.0)
@@ -127,8 +131,8 @@ def fisher_greater_table(n1: int, n2: int) -> Floats:
     """One-sided Fisher p-values of p1 > p2 of every table, shape [n1 + 1, n2 + 1]."""
     p_values = np.empty((n1 + 1, n2 + 1))
     for total in range(n1 + n2 + 1):
-        first, weights = _conditional(total, n1, n2)
-        tails = np.cumsum(weights[::-1])[::-1]
+        first, log_weights = _conditional(total, n1, n2)
+        tails = np.cumsum(np.exp(log_weights[::-1]))[::-1]
         p_values[first, total - first] = tails / tails[0]
     return p_values
 
@@ -155,10 +159,10 @@ def odds_ratio(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> 
     """
     check_count(k1, n1)
     check_count(k2, n2)
-    first, weights = _conditional(k1 + k2, n1, n2)
+    first, log_weights = _conditional(k1 + k2, n1, n2)
     if len(first) == 1:
         return OddsRatio(None, 0.0, math.inf)
-    log_weights, tail = np.log(weights), (1 - confidence) / 2
+    tail = (1 - confidence) / 2
 
     def law(log_odds: float) -> Floats:
         terms = log_weights + first * log_odds
@@ -186,14 +190,14 @@ def _increasing_root(excess: Callable[[float], float]) -> float:
 
 
 def _conditional(total: int, n1: int, n2: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Floats]:
-    """Possible counts of sample 1 given the total, and their hypergeometric weights (largest weight 1)."""
+    """Possible counts of sample 1 given the total, and the logarithms of their hypergeometric weights (largest 0)."""
     first = np.arange(max(0, total - n2), min(n1, total) + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, max(n1, n2) + 1.0)))])
     second = total - first
     log_weights = -(
         log_factorial[first] + log_factorial[n1 - first] + log_factorial[second] + log_factorial[n2 - second]
     )
-    return first, np.exp(log_weights - log_weights.max())
+    return first, log_weights - log_weights.max()
 
 
 def _sentence(noun: str, counts: tuple[int, int, int, int], difference: Interval, p_value: float | None) -> str:

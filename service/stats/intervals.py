@@ -214,7 +214,8 @@ def check_confidence(confidence: float) -> float:
 
 def critical_value(confidence: float) -> float:
     """Two-sided critical value of the normal distribution, 1.96 at 0.95."""
-    return NormalDist().inv_cdf(1 - (1 - check_confidence(confidence)) / 2)
+    # The lower tail: 1 - tail would round to 1 at confidences that differ from 1 by a rounding error.
+    return -NormalDist().inv_cdf((1 - check_confidence(confidence)) / 2)
 
 
 def _why_exact(k1: int, n1: int, k2: int, n2: int) -> str:

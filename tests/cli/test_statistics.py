@@ -62,6 +62,7 @@ def test_an_empty_sample_is_compared_in_words():
         (("compare", "18/20", "-1/20"), ""),
         (("compare", "1.5/20", "7/20"), "'1.5/20' is not a count"),
         (("compare", "18/20"), "Missing argument"),
+        (("compare", "5/10", "0/1000000000000"), "1000000000000 runs"),
         (("compare", "18/20", "7/20", "--confidence", "95"), "--confidence 95.0"),
         (("power", "--base", "many"), "'many' is neither a rate"),
         (("power", "--base", "1.2"), "--base 1.2"),

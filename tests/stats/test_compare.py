@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln, logsumexp
 
 from service.stats.chan_zhang import binomial_pmf
 from service.stats.compare import (
@@ -157,3 +158,19 @@ def test_the_sentence_does_not_call_a_large_p_value_equality():
 def test_an_impossible_count_is_refused_by_name(function, table):
     with pytest.raises(ValueError, match="21/20"):
         function(*table)
+
+
+def test_odds_ratios_of_large_samples_do_not_underflow():
+    # Half against none of 2,000: the conditional law spans more than the smallest double.
+    ratio = odds_ratio(1000, 2000, 0, 2000)
+    assert ratio.estimate == math.inf
+    # At the lower limit all 1,000 failures fall into the first sample with probability 0.025.
+    k = np.arange(1001)
+    terms = gammaln(2001) * 2 - gammaln(k + 1) - gammaln(2001 - k) - gammaln(1001 - k) - gammaln(1001 + k)
+    terms += k * math.log(ratio.lower)
+    assert math.exp(terms[1000] - logsumexp(terms)) == pytest.approx(0.025, rel=1e-6)
+
+
+def test_a_sample_too_large_for_exact_laws_is_refused_by_value():
+    with pytest.raises(ValueError, match="1000000000000 runs: exact comparisons take samples of at most 10,000,000"):
+        compare(0, 10**12, 1, 2)

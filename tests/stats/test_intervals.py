@@ -317,3 +317,7 @@ def test_binomial_probabilities_equal_scipy():
     p = np.array([0.0, 1e-6, 0.2, 0.5, 0.97, 1.0])
     for n in (0, 1, 7, 100):
         assert binomial_pmf(n, p) == pytest.approx(binom.pmf(np.arange(n + 1), n, p[:, None]), rel=1e-9, abs=1e-280)
+
+
+def test_a_confidence_next_to_one_has_a_critical_value():
+    assert critical_value(1 - 2**-53) == pytest.approx(8.3, abs=0.1)
