@@ -104,7 +104,7 @@ def holm_claims(crossed: ArrayLike) -> NDArray[np.bool_]:
 def holm_adjusted(p_values: ArrayLike) -> FloatArray:
     """Holm's adjusted p-values in the given order: reject where they are at most alpha."""
     p = np.asarray(p_values, float)
-    if p.ndim != 1 or (p < 0).any() or (p > 1).any():
+    if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
         raise ValueError(f"p-values must be a list of numbers in [0, 1], got {p_values!r}")
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)

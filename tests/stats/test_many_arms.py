@@ -1,5 +1,7 @@
 """Many arms: the screen nominates the guilty toggle, Holm's step-down by hand, and its error rate."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -85,3 +87,9 @@ WRONG = {
 def test_wrong_requests_are_named(make):
     with pytest.raises(ValueError):
         make()
+
+
+@pytest.mark.parametrize("p_values", [[math.nan, 0.01], [-0.1], [1.1], [[0.5]]])
+def test_p_values_that_are_none_are_refused(p_values):
+    with pytest.raises(ValueError, match="must be a list of numbers in"):
+        holm_adjusted(p_values)
