@@ -35,6 +35,7 @@ from service.stats.thresholds import (
 PLOT_WIDTH = 50
 BINS = 12
 DEFAULT_N = 32
+MOST_N = 1000  # 40,000 executions of so many values are drawn at once
 
 
 def threshold(
@@ -48,9 +49,16 @@ def threshold(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Tell a shift from outliers, say how often a threshold passes, and recommend an assertion in two parts."""
-    if n < 2:
-        raise typer.BadParameter(f"--n {n}: an execution averages at least 2 values")
+    if not 2 <= n <= MOST_N:
+        raise typer.BadParameter(f"--n {n}: an execution averages 2 to {MOST_N:,} values")
+    if seed < 0:
+        raise typer.BadParameter(f"--seed {seed} must be at least 0")
+    for name, value in (("--limit", limit), ("--cut", cut)):
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter(f"{name} {value} is not a finite number")
     values = read_numbers(file, column)
+    if not values:
+        raise typer.BadParameter(f"{file} holds no numbers")
     rng = np.random.default_rng(seed)
     try:
         summary = summarise(values, cut)
@@ -81,6 +89,7 @@ def read_numbers(file: Path, column: str = "") -> list[float]:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+    text = text.removeprefix("\ufeff")  # the byte order mark that spreadsheets write
     if text.lstrip().startswith(("[", "{")):
         return _from_json(file, text, column)
     if column:
@@ -91,9 +100,11 @@ def read_numbers(file: Path, column: str = "") -> list[float]:
 def _from_json(file: Path, text: str, column: str) -> list[float]:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         # JSON lines: one object a line.
         document = [_json_line(file, k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if isinstance(document, dict) and isinstance(document.get(column), int | float):
+        document = [document]  # a single JSON line
     if isinstance(document, dict):
         if not isinstance(document.get(column), list):
             raise typer.BadParameter(f"{file} is an object: name a key that holds a list, --column {_names(document)}")
@@ -107,7 +118,7 @@ def _from_json(file: Path, text: str, column: str) -> list[float]:
 def _json_line(file: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not JSON, a number of too many digits, lists too deep
         raise typer.BadParameter(f"{file}:{number} is not JSON: {error}") from error
 
 
@@ -119,6 +130,8 @@ def _member(file: Path, number: int, value: dict[str, Any], column: str) -> Any:
 
 def _from_csv(file: Path, text: str, column: str) -> list[float]:
     rows = csv.DictReader(io.StringIO(text))
+    if (rows.fieldnames or []).count(column) > 1:
+        raise typer.BadParameter(f"{file} has several columns {column!r}: which one is meant cannot be told")
     if column not in (rows.fieldnames or ()):
         raise typer.BadParameter(f"{file} has no column {column!r}; --column {' or '.join(rows.fieldnames or ())}")
     return [_number(f"{file}:{rows.line_num}", row[column]) for row in rows]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from service.stats.rates import FloatArray
-from service.stats.thresholds import TRIM, outlier_cut, summarise, trimmed_mean
+from service.stats.thresholds import TRIM, check_core, outlier_cut, summarise, trimmed_mean
 
 Fails = Callable[[FloatArray], NDArray[np.bool_]]
 
@@ -130,6 +130,7 @@ def operating_curve(
     values = np.asarray(x, float)
     limit = outlier_cut(values) if cut is None else cut
     core, outliers = values[values <= limit], values[values > limit]
+    check_core(core, limit)
     observed = len(outliers) / len(values)
 
     def failing(rows: int, shift: float, rate: float) -> float:

@@ -102,7 +102,8 @@ def outlier_cut(x: ArrayLike) -> float:
     scale = np.log(values) if logarithmic else values
     middle = np.median(scale)
     cut = float(middle + _ROBUST_SIGMAS * 1.4826 * np.median(np.abs(scale - middle)))
-    return math.exp(cut) if logarithmic else cut
+    # The logarithm and back may end below equal values, which are no outliers.
+    return max(math.exp(cut), float(np.median(values))) if logarithmic else cut
 
 
 def summarise(x: ArrayLike, cut: float | None = None) -> Summary:
@@ -182,8 +183,7 @@ def pass_rate(
     values = _checked(x)
     limit = outlier_cut(values) if cut is None else cut
     core, outliers = values[values <= limit], values[values > limit]
-    if not core.size:
-        raise ValueError(f"no value is at or below the cut {limit}: give a cut that leaves a core")
+    check_core(core, limit)
     low, high = clopper_pearson(len(outliers), len(values), confidence)
     counts = np.arange(min(n_per_execution, int(binom.ppf(1 - 1e-9, n_per_execution, high))) + 1)
     passes = np.array([_passes(core, outliers, int(j), n_per_execution, threshold, rng) for j in counts])
@@ -206,6 +206,12 @@ def _passes(
     if n_outliers:
         total = total + rng.choice(outliers, (_DRAWS, n_outliers)).sum(1)
     return float((total / n < threshold).mean())
+
+
+def check_core(core: FloatArray, cut: float) -> None:
+    """Raise ValueError unless some value is left at or below the cut."""
+    if not core.size:
+        raise ValueError(f"no value is at or below the cut {cut}: give a cut that leaves a core")
 
 
 def _checked(x: ArrayLike | Sequence[float]) -> FloatArray:

@@ -89,10 +89,18 @@ MISTAKES = {
     "column": ("x.csv", "a,b\n1,2\n", ("--column", "c"), "a or b"),
     "key": ("x.json", '[{"a": 1}]', ("--column", "b"), "no key 'b'"),
     "no list": ("x.json", '{"a": 1}', (), "--column a"),
+    "deep": ("x.json", "[" * 100_000, (), "x.json:1 is not JSON"),
+    "digits": ("x.json", "[" + "9" * 5000 + "]", (), "x.json:1 is not JSON"),
+    "twice": ("x.csv", "a,a\n1,2\n", ("--column", "a"), "several columns 'a'"),
     "broken": ("x.json", "[1, 2", (), "not JSON"),
-    "empty": ("x.txt", "", (), "at least one number"),
+    "empty": ("x.txt", "", (), "x.txt holds no numbers"),
     "infinite": ("x.txt", "1\ninf\n", (), "not finite"),
-    "n": ("x.txt", "1\n2\n", ("--n", "1"), "at least 2"),
+    "n": ("x.txt", "1\n2\n", ("--n", "1"), "--n 1: an execution averages 2 to 1,000 values"),
+    "large n": ("x.txt", "1\n2\n", ("--n", "1001"), "--n 1001"),
+    "seed": ("x.txt", "1\n2\n", ("--seed", "-1"), "--seed -1"),
+    "limit": ("x.txt", "1\n2\n", ("--limit", "nan"), "--limit nan"),
+    "cut": ("x.txt", "1\n2\n", ("--cut", "inf"), "--cut inf"),
+    "no core": ("x.txt", "1\n2\n", ("--cut", "0.5"), "no value is at or below the cut 0.5"),
     "missing": (None, "", (), "cannot be read"),
 }
 
@@ -105,3 +113,16 @@ def test_a_mistake_is_a_usage_error_that_names_it(tmp_path, name, text, options,
     result = run(path, *options)
     assert result.exit_code == 2
     assert words in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [("\ufeff1\n2\n", ""), ("\ufeffkl\n1\n2\n", "kl"), ("\ufeff[1, 2]", ""), ('{"kl": 1}\n', "kl"), ("123\n123\n", "")],
+    ids=["lines with a mark", "table with a mark", "list with a mark", "one JSON line", "equal values"],
+)
+def test_odd_files_are_read_as_what_they_say(tmp_path, text, column):
+    path = tmp_path / "x"
+    path.write_text(text, encoding="utf-8")
+    result = run(path, "--column", column, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["sample"]["n_outliers"] == 0

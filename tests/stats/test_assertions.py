@@ -60,3 +60,8 @@ WRONG = {
 def test_wrong_requests_are_named(make):
     with pytest.raises(ValueError):
         make()
+
+
+def test_a_cut_below_every_value_is_named():
+    with pytest.raises(ValueError, match=r"no value is at or below the cut 0\.5: give a cut that leaves a core"):
+        operating_curve([1.0, 2.0], 4, MeanAssertion(1.5).fails, np.random.default_rng(0), cut=0.5)

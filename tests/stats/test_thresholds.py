@@ -108,3 +108,9 @@ WRONG = {
 def test_wrong_samples_are_named(make):
     with pytest.raises(ValueError):
         make()
+
+
+@pytest.mark.parametrize("value", [123.0, 0.003, 7e-12, 1e300])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_equal_values_are_no_outliers_of_each_other(value, n):
+    assert summarise([value] * n).n_outliers == 0
