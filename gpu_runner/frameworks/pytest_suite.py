@@ -45,10 +45,10 @@ def find(environment: Mapping[str, str]) -> str:
     return answer.text.strip()
 
 
-def _missing(python: str) -> RunnerError:
+def _missing(python: str, problem: str = "has no pytest") -> RunnerError:
     return RunnerError(
         "missing_framework",
-        f"the interpreter {python!r} has no pytest",
+        f"the interpreter {python!r} {problem}",
         "set `python` of the suite to the interpreter of the project's environment, or install pytest into this one",
     )
 
@@ -67,7 +67,9 @@ def list_tests(site: Site) -> Listing:
             "repair them, or leave them out with arguments = ['--ignore=PATH']",
         )
     if events.collected is None:
-        if NO_MODULE in text or ended.ending is Ending.NOT_STARTED:
+        if ended.ending is Ending.NOT_STARTED:
+            raise _missing(command[0], f"cannot be started: {ended.detail}")
+        if NO_MODULE in text:
             raise _missing(command[0])
         raise RunnerError(
             "list_failed",

@@ -248,11 +248,11 @@ def test_an_interpreter_without_pytest_is_a_missing_framework(make_runner, tmp_p
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     python.chmod(0o755)
     runner = make_runner({"test_it.py": "def test_it(): pass"}, framework="pytest")
-    for name in (str(python), "no/such/python"):
+    for name, problem in ((str(python), "has no pytest"), ("no/such/python", "cannot be started")):
         runner.suite = dataclasses.replace(runner.suite, python=name)
         prepared = runner.prepare("test_it.py::test_it").of("prepared")[0]
         assert prepared.error_code == "missing_framework"
-        assert "python" in prepared.error
+        assert f"{name}' {problem}" in prepared.error
 
 
 def test_versions_of_python_and_packages_are_part_of_the_software(make_runner):
