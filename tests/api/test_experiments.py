@@ -80,6 +80,12 @@ def test_a_wrong_order_is_refused_with_its_value_and_a_way_out(
     assert client.get("/v1/experiments").json()["experiments"] == []
 
 
+def test_a_body_that_is_no_json_is_called_that(client: TestClient):
+    reply = client.post("/v1/experiments", content="{", headers={"content-type": "application/json"})
+    assert reply.status_code == 422
+    assert reply.json()["message"].startswith("body is no JSON: ")
+
+
 def test_an_experiment_shows_design_arms_blocks_counts_and_finding(client: TestClient):
     played = add_experiment(exclude(), fails=only_control)
     finding = played.play()
