@@ -157,6 +157,8 @@ def read_definition(source: str, suite: str | None, suite_file: Path | None = No
     except OSError as error:
         hint = "`likewise init` writes one; for a source elsewhere give --suite-file."
         raise NotFoundError("suite file", str(path), hint) from error
+    except UnicodeDecodeError as error:
+        raise InvalidValueError("suite file", str(path), f"not UTF-8: {error}", "Save it as UTF-8.") from error
     return pick_suite(read_suites(text), suite)
 
 

@@ -74,7 +74,21 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
+    except BrokenPipeError:
+        # Whoever read, for instance `head`, has enough; a flush at the end must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        _tell(_HostError(path=error.filename, detail=error.strerror or str(error)), as_json="--json" in given)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+class _HostError(LikewiseError):
+    """{path!r} cannot be used: {detail}."""
+
+    code = "host_failed"
+    way_out = "Check the path, its permissions and the free space."
 
 
 def _tell(error: LikewiseError, *, as_json: bool) -> None:

@@ -181,6 +181,19 @@ def test_init_writes_a_suite_file_that_is_read_back(home, tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
 
 
+def test_a_suite_file_in_another_encoding_is_named(project, capsys):
+    (project / "likewise.toml").write_bytes(b"\xff\xfe")
+    assert main(["enqueue", "ab", "--victim", "t", "--treat", "alone"]) == 2
+    assert "UTF-8" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named(project, tmp_path, capsys):
+    main(["enqueue", "ab", "--victim", "t", "--treat", "alone"])
+    target = tmp_path / "nowhere" / "x.zip"
+    assert main(["bundle", "1", "--output", str(target)]) == 1
+    assert str(target) in capsys.readouterr().err
+
+
 def test_a_suite_file_with_a_misspelt_key_names_the_right_one(project, capsys):
     (project / "likewise.toml").write_text(TOML.replace("paths", "pathes"))
     assert main(["enqueue", "ab", "--victim", "t", "--treat", "alone"]) == 2
