@@ -104,7 +104,9 @@ def _invalid(error: dict[str, Any]) -> Invalid:
         return Invalid(field=field, value="missing", problem="it is needed")
     if error["type"] == "json_invalid":
         where = f"at character {place[1]}" if len(place) > 1 else ""
-        return Invalid(field="body", value="no JSON", problem=f"{error.get('ctx', {}).get('error', '')} {where}".strip())
+        return Invalid(
+            field="body", value="no JSON", problem=f"{error.get('ctx', {}).get('error', '')} {where}".strip()
+        )
     value = repr(error.get("input"))
     shown = value if len(value) <= VALUE_SHOWN else value[: VALUE_SHOWN - 3] + "..."
     return Invalid(field=field, value=shown, problem=str(error["msg"])[:1].lower() + str(error["msg"])[1:])
