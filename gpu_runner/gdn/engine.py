@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpu_runner.gdn import faults
+from gpu_runner.gdn.cache.errors import RequestTooLargeError
 from gpu_runner.gdn.cache.pools import Pools
 from gpu_runner.gdn.cache.request import Request, Status
 from gpu_runner.gdn.counters import COUNTERS, Counters
@@ -59,7 +60,16 @@ class Engine:
         stop_tokens: frozenset[int] = frozenset(),
         score_from: int | None = None,
     ) -> Request:
-        """A queued request, filled in by `step`; RequestTooLargeError when it can never run."""
+        """A queued request, filled in by `step`; RequestTooLargeError when it can never run.
+
+        ValueError for what the model has no answer to: it must not reach a batch, where it would end the others too.
+        """
+        vocabulary = self.runner.model.config.vocab_size
+        unknown = [token for token in prompt if not isinstance(token, int) or not 0 <= token < vocabulary]
+        if unknown:
+            raise ValueError(f"{unknown[:5]} are no token ids of a vocabulary of {vocabulary}")
+        if max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens {max_new_tokens} is negative; 0 only fills the cache")
         request = Request(
             name=f"request-{self._requests}",
             prompt=list(prompt),
@@ -84,8 +94,18 @@ class Engine:
         *,
         stop_tokens: frozenset[int] = frozenset(),
     ) -> list[Completion]:
-        """Completions of all prompts, batched continuously; `max_new_tokens` 0 only fills the cache."""
-        requests = [self.submit(prompt, max_new_tokens, sampling, stop_tokens=stop_tokens) for prompt in prompts]
+        """Completions of all prompts, batched continuously; `max_new_tokens` 0 only fills the cache.
+
+        When one prompt is refused none is run.
+        """
+        requests: list[Request] = []
+        try:
+            for prompt in prompts:
+                requests += [self.submit(prompt, max_new_tokens, sampling, stop_tokens=stop_tokens)]
+        except (RequestTooLargeError, ValueError):
+            for request in requests:
+                self.scheduler.abort(request)
+            raise
         self.scheduler.run()
         return [completion(request) for request in requests]
 

@@ -46,6 +46,8 @@ class SchedulerConfig:
     mixes: bool = False
 
     def __post_init__(self) -> None:
+        if self.max_running < 1 or self.reserve < 0:
+            raise ValueError(f"max_running {self.max_running} is below 1, or reserve {self.reserve} below 0")
         if self.cache.deterministic and self.mixes:
             raise ValueError("deterministic mode keeps decode rows on decode kernels; set mixes=False")
         grid = self.cache.grids.checkpoint

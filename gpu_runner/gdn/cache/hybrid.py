@@ -44,6 +44,9 @@ class CacheConfig:
     reuse_prefixes: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("rows", "slots", "page_size", "track_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.strategy is Strategy.NO_BUFFER:
             if self.overlap or self.page_size != 1:
                 raise ValueError("no_buffer donates the state at the end: it needs overlap=False and page_size=1")

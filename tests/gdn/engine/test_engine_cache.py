@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gpu_runner.gdn.cache.errors import RequestTooLargeError
 from gpu_runner.gdn.cache.hybrid import CacheConfig
 from gpu_runner.gdn.cache.tracking import Strategy
 from gpu_runner.gdn.counters import Counters
@@ -117,3 +118,28 @@ def test_the_list_mask_breaks_decode_and_frees_what_the_request_held(monkeypatch
     assert engine.flush_cache()
     monkeypatch.setenv(VARIABLE, "")
     assert len(engine.generate([prompt_of(20)], 4)[0].token_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new_tokens", "message"),
+    [([1, 64], 3, "64"), ([-1, 1], 3, "-1"), ([1.5], 3, "1.5"), ([1], -1, "negative"), ([], 3, "empty"),
+     ([1] * 1600, 3, "do not fit")],
+)  # fmt: skip
+def test_a_prompt_that_is_refused_leaves_the_engine_as_it_was(prompt, new_tokens, message):
+    engine = engine_of()
+    with pytest.raises((ValueError, RequestTooLargeError), match=message):
+        engine.generate([prompt_of(10), prompt], new_tokens)
+    assert engine.scheduler.live() == []
+    assert engine.flush_cache()
+
+
+@pytest.mark.parametrize("sizes", [{"rows": 0}, {"slots": 0}, {"page_size": 0}, {"track_interval": 0}], ids=str)
+def test_a_cache_without_a_size_is_refused(sizes):
+    with pytest.raises(ValueError, match=f"{next(iter(sizes))} is 0"):
+        CacheConfig(**({"rows": 512, "slots": 8} | sizes))
+
+
+@pytest.mark.parametrize("limits", [{"max_running": 0}, {"reserve": -1.0}], ids=str)
+def test_a_scheduler_that_could_admit_nobody_is_refused(limits):
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        SchedulerConfig(CacheConfig(512, 8), **limits)
