@@ -136,6 +136,25 @@ def test_a_position_effect_needs_the_sign_test_to_agree(mirrors):
     assert (decision.method, decision.stop_index) == (SIGN, 10 * by_sign)
 
 
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_the_sign_test_must_agree_however_other_outcomes_are_counted(mirrors):
+    # The control fails mostly in second place, and the treated arm crashed once, in block 3. Without that crash the
+    # sign test would agree at block 9; counted as a failure it takes away one discordant block.
+    blocks = ["mc", "mc", "mo", "cc", "mc", "cc", "mc", "mc", "mc", "mc"]
+    control_first = [n in {4, 6} for n in range(1, 11)]
+    if mirrors:
+        blocks = [letters[::-1] for letters in blocks]
+    pairs = [
+        Pair(10 * n, LETTERS[letters[0]], LETTERS[letters[1]], early is not mirrors)
+        for n, (letters, early) in enumerate(zip(blocks, control_first, strict=True), 1)
+    ]
+    failed = [letters[mirrors] == "m" for letters in blocks]
+    assert sign_rejection(SHIPPED, failed, [False] * 10) == 9
+    decision = decide(pairs, SHIPPED)
+    assert decision.verdict is (Verdict.WORSENED if mirrors else Verdict.IMPLICATED)
+    assert (decision.method, decision.stop_index) == (SIGN, 100)
+
+
 def test_an_uneven_order_is_no_effect_of_the_position():
     # The control always runs second: nothing tells its place from its arm, and the boundary decides alone.
     pairs = path(["mc"] * 30, first=(False,))

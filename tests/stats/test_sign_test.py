@@ -96,6 +96,18 @@ def test_the_position_diagnostic_compares_the_places_within_each_arm():
     assert position_p_value(first_fails) == 2 * boschloo(4, 4, 0, 4)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "matters"), [((1, 15), (7, 16), True), ((6, 7), (2, 8), False)], ids=["0.0496", "0.0504"]
+)
+def test_the_position_matters_below_five_percent(first, second, matters):
+    places = [
+        (k < failures, is_first) for (failures, n), is_first in ((first, True), (second, False)) for k in range(n)
+    ]
+    blocks = [PairedBlock(failed, False, is_first) for failed, is_first in places]
+    assert position_p_value(blocks) == pytest.approx(0.05, abs=5e-4)
+    assert position_matters(blocks) is matters
+
+
 def test_a_treatment_in_an_uneven_order_is_no_effect_of_the_position():
     balanced = [PairedBlock(True, False, True), PairedBlock(True, False, False)] * 5
     assert position_p_value(balanced) == 1.0
