@@ -96,6 +96,20 @@ def apply_treatments(available: Sequence[str], treatments: Sequence[Treatment], 
     return tuple(tests)
 
 
+def refuse_restored(chosen: Sequence[str], completed: Sequence[str], treatments: Sequence[Treatment]) -> None:
+    """Raise RunnerError `bad_treatment` when the framework puts excluded tests back, because others need them."""
+    added = set(completed) - set(chosen)
+    restored = [
+        test for item in treatments if item.kind is TreatmentKind.EXCLUDE for test in item.tests if test in added
+    ]
+    if restored:
+        raise RunnerError(
+            "bad_treatment",
+            f"{', '.join(map(repr, restored))} cannot be left out: other tests of this arm require its fixture",
+            "exclude those tests as well",
+        )
+
+
 def _apply(item: Treatment, tests: list[str], available: Sequence[str], victim: str) -> list[str]:
     _known(item.tests, available)
     if len(set(item.tests)) < len(item.tests):

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpu_runner import context, frameworks, host, tree
-from gpu_runner.arms import apply_treatments, arm_build, arm_commit, arm_environment, compare_listings
+from gpu_runner.arms import (
+    apply_treatments,
+    arm_build,
+    arm_commit,
+    arm_environment,
+    compare_listings,
+    refuse_restored,
+)
 from gpu_runner.checkout import Checkout, Snapshot, fresh_private
 from gpu_runner.device import DeviceUnreadableError
 from gpu_runner.failures import RunnerError
@@ -112,11 +119,12 @@ class Worker:
             snapshot, listing = found
             tests = compared[arm.arm]
             try:
-                chosen = apply_treatments(tests.tests, arm.treatments, job.victim)
+                applied = apply_treatments(tests.tests, arm.treatments, job.victim)
+                chosen = self.framework.complete(listing, applied)
+                refuse_restored(applied, chosen, arm.treatments)
             except RunnerError as error:
                 self.emit(_failed(arm, Failed(error.code, error.message, error.way_out), listing.tests))
                 continue
-            chosen = self.framework.complete(listing, chosen)
             environment = self.environment(arm, {}, 0)
             self.emit(
                 PreparedArm(

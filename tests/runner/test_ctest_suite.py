@@ -89,6 +89,21 @@ def test_listing_follows_cost_and_dependencies_as_ctest_runs_them(make_runner):
     assert make_runner(files, **NO_BUILD).prepare("a").of("prepared")[0].listing == ("c", "d", "a", "b")
 
 
+def test_a_fixture_that_other_tests_require_cannot_be_excluded(make_runner):
+    properties = """
+        set_tests_properties(start PROPERTIES FIXTURES_SETUP server)
+        set_tests_properties(user PROPERTIES FIXTURES_REQUIRED server)
+    """
+    scripts = [(name, "true") for name in ("start", "user", "victim")]
+    runner = make_runner(ctest_files(*scripts, properties=properties), **NO_BUILD)
+    runner.arm(Treatment(TreatmentKind.EXCLUDE, tests=("start",)))
+    runner.arm(Treatment(TreatmentKind.EXCLUDE, tests=("start", "user")))
+    refused, made = runner.prepare("victim").of("prepared")
+    assert refused.error_code == "bad_treatment"
+    assert "'start' cannot be left out" in refused.error
+    assert made.tests == ("victim",)
+
+
 def test_a_victim_alone_keeps_the_fixtures_that_it_requires(make_runner):
     properties = """
         set_tests_properties(start PROPERTIES FIXTURES_SETUP server)
