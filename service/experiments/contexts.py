@@ -112,7 +112,9 @@ def list_differences(
         return ()
     missing = sorted(set(wanted) - set(found))
     extra = sorted(set(found) - set(wanted))
-    return (Difference("suite", "tests", missing or "another order", extra or "another order", treated.index),)
+    if not missing and not extra:
+        return (Difference("suite", "tests", "one order", "another order", treated.index),)
+    return (Difference("suite", "tests", missing or None, extra or None, treated.index),)
 
 
 def _without(tests: tuple[str, ...], treatments: tuple[Treatment, ...]) -> tuple[str, ...]:

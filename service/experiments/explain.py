@@ -164,10 +164,10 @@ def list_notes(design: Design, arm: ArmSpec, prepared: dict[int, PreparedEvidenc
     notes = []
     if left_out:
         notes.append(f"left out of all arms, because not every arm has it: {', '.join(left_out)}")
-    if own.only_here:
-        notes.append(f"part of the treatment, as built: {', '.join(own.only_here)} exists only {change(design, arm)}")
-    if control.only_here:
-        notes.append(f"part of the treatment, as built: {', '.join(control.only_here)} exists only in the control")
+    for tests, where in ((own.only_here, change(design, arm)), (control.only_here, "in the control")):
+        kept = [test for test in tests if test not in left_out]
+        if kept:
+            notes.append(f"part of the treatment, as built: {', '.join(kept)} exists only {where}")
     return tuple(notes)
 
 
@@ -195,7 +195,7 @@ def explanations(
             lines.append(f"{prefix}an arm that cannot reproduce a failure cannot exonerate anything.")
     lists = {arm.tests for arm in prepared.values()}
     if prepared and len(lists) == 1:
-        lines.append(f"All arms ran the same {len(next(iter(lists)))} tests in the same order.")
+        lines.append(f"All arms have the same {len(next(iter(lists)))} tests in the same order.")
     if len({arm.commit for arm in design.arms}) == 1:
         lines.append(f"Both arms at commit {design.control.commit[:12]}.")
     return tuple(lines)
