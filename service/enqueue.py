@@ -60,6 +60,10 @@ def make_request(order: AbOrder, origin: Origin, requested_by: str = "") -> Requ
         hint = f"`likewise project add {name} --source PATH_OR_URL` sets it."
         raise InvalidValueError("project", name, "it has no source to check out", hint)
     definition = read_definition(source, order.suite, order.suite_file)
+    if not order.victim.strip():
+        raise InvalidValueError("victim", order.victim, "no test", "`likewise suite check` lists the suite's tests.")
+    if order.budget_executions is not None and order.budget_executions < 1:
+        raise InvalidValueError("budget", order.budget_executions, "it must be at least 1 execution")
     head = resolve_commit(source, order.commit)
     control = _resolve(parse_treatments(order.control, definition) if order.control else (), source)
     if not order.treat:

@@ -7,6 +7,7 @@ Text forms (command line, bot): exclude:TEST · before:TEST · alone · order:TE
 from __future__ import annotations
 
 import difflib
+import re
 
 from gpu_runner.protocol import SuiteDefinition, Treatment, TreatmentKind
 from service.errors import InvalidValueError, NotFoundError
@@ -17,12 +18,16 @@ FORMS = (
 )
 
 
+# A test's name may hold " + " itself: only what begins like a treatment is another one.
+_JOINED = re.compile(r" \+ (?=[a-z]+:(?!:)|(?:alone|none)(?: \+ |$))")
+
+
 def parse_treatments(text: str, suite: SuiteDefinition) -> tuple[Treatment, ...]:
     """Return the treatments of one arm; toggles are resolved against the suite.
 
     Raises InvalidValueError for an unknown form and NotFoundError for an unknown toggle.
     """
-    return tuple(_parse_one(part.strip(), suite) for part in text.split(" + "))
+    return tuple(_parse_one(part.strip(), suite) for part in _JOINED.split(text))
 
 
 def _parse_one(text: str, suite: SuiteDefinition) -> Treatment:
@@ -40,9 +45,9 @@ def _parse_one(text: str, suite: SuiteDefinition) -> Treatment:
     if name == "order":
         return _order(text, value)
     if name == "env":
-        return Treatment(TreatmentKind.ENVIRONMENT, environment=_assignment(value))
+        return Treatment(TreatmentKind.ENVIRONMENT, environment=_assignment(text, value))
     if name == "build":
-        return Treatment(TreatmentKind.BUILD, environment=_assignment(value))
+        return Treatment(TreatmentKind.BUILD, environment=_assignment(text, value))
     if name == "commit":
         return Treatment(TreatmentKind.COMMIT, commit=value)
     if name == "toggle":
@@ -61,8 +66,10 @@ def _order(text: str, value: str) -> Treatment:
     return Treatment(TreatmentKind.ORDER, tests=tuple(value.split(",")))
 
 
-def _assignment(value: str) -> dict[str, str | None]:
+def _assignment(text: str, value: str) -> dict[str, str | None]:
     name, has_value, content = value.partition("=")
+    if not name:
+        raise InvalidValueError("treatment", text, "it names no variable", "Write for instance env:NAME=VALUE.")
     return {name: content if has_value else None}
 
 

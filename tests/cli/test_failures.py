@@ -53,6 +53,10 @@ def stored() -> int:
         (["--treat", "alone", "--history", "21/20"], 2, ["21/20", "13/20"]),
         (["--treat", "alone", "--history", "1/500"], 2, ["1/500", "rare", "--blocks"]),
         (["--treat", "alone + toggle:fast"], 2, ["2 ways", "--compound"]),
+        (["--treat", "alone + toogle:fast"], 2, ["toogle:fast", "toggle:?"]),
+        (["--treat", "env:=3"], 2, ["env:=3", "no variable"]),
+        (["--treat", "alone", "--victim", " "], 2, ["victim", "no test"]),
+        (["--treat", "alone", "--budget", "0"], 2, ["budget", "0"]),
         (["--treat", "alone", "--control", "alone"], 2, ["same as the control", "none"]),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from gpu_runner.arms import apply_treatments
 from gpu_runner.context import suite_fields
 from gpu_runner.protocol import ArmJob, SuiteDefinition, Treatment, TreatmentKind
-from service.experiments.treatments import declared_fields
+from service.experiments.treatments import declared_fields, parse_treatments, to_text
 
 LISTING = ("one", "two", "three", "victim", "five")
 
@@ -34,3 +34,10 @@ def test_a_treatment_of_the_list_declares_every_suite_field_that_it_changes(trea
     differing = {key for key in control if control[key] != treated[key]}
     assert ("suite", "tests") in differing
     assert differing <= declared_fields((treatment,), as_built=False)
+
+
+def test_a_plus_in_the_name_of_a_test_joins_nothing():
+    text = "exclude:t.py::ids[a + b] + before:t.py::x + alone"
+    treatments = parse_treatments(text, SuiteDefinition("unit", "pytest"))
+    assert [item.tests for item in treatments] == [("t.py::ids[a + b]",), ("t.py::x",), ()]
+    assert to_text(treatments) == text
