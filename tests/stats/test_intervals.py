@@ -321,3 +321,36 @@ def test_binomial_probabilities_equal_scipy():
 
 def test_a_confidence_next_to_one_has_a_critical_value():
     assert critical_value(1 - 2**-53) == pytest.approx(8.3, abs=0.1)
+
+
+def largest_tail(is_extreme, n1, n2, difference):
+    """The largest probability of the extreme tables under p1 - p2 = difference, the nuisance rate on 401 points."""
+    share = (1 - np.cos(np.pi * np.linspace(0.0, 1.0, 401))) / 2
+    low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
+    p2 = low + (high - low) * share
+    first = binomial_pmf(n1, np.clip(p2 + difference, 0.0, 1.0)) @ is_extreme
+    return float(np.max(np.sum(first * binomial_pmf(n2, p2), axis=1)))
+
+
+@pytest.mark.parametrize(
+    ("table", "p_value"),
+    [((2, 10, 7, 9), 0.019210815430), ((43, 53, 40, 79), 0.000362832367232)],
+    ids=["small", "large"],
+)
+def test_barnards_test_from_the_score_statistic_has_scipys_reference_values(table, p_value):
+    # Source: SciPy's own tests of barnard_exact (pooled, two-sided). Barnard's order of tables is the score statistic
+    # at a difference of 0, and the tails are those that the exact intervals sum.
+    k1, n1, k2, n2 = table
+    z = np.abs(np.round(score_z(np.arange(n1 + 1.0)[:, None], n1, np.arange(n2 + 1.0)[None], n2, 0.0), 10))
+    assert largest_tail((z >= z[k1, k2]).astype(float), n1, n2, 0.0) == pytest.approx(p_value, rel=1e-3)
+
+
+def test_santner_and_snells_interval_from_the_same_tails_has_its_reference_limits():
+    # Source: the R package DBCI, 9/10 - 3/10: (.1268, .8853). The tables are ordered by the observed difference.
+    difference = np.round(np.arange(11.0)[:, None] / 10 - np.arange(11.0) / 10, 10)
+    is_above = (difference >= difference[9, 3]).astype(float)
+    is_below = (difference <= difference[9, 3]).astype(float)
+    grid = np.linspace(-1.0, 1.0, 2001)
+    lower = next(d for d in grid if largest_tail(is_above, 10, 10, d) > 0.025)
+    upper = next(d for d in grid[::-1] if largest_tail(is_below, 10, 10, d) > 0.025)
+    assert (lower, upper) == pytest.approx((0.1268, 0.8853), abs=1e-3)
