@@ -108,7 +108,9 @@ def recommend_assertion(
 
     values = np.asarray(x, float)
     summary = summarise(values, cut)
-    most_mean = float(np.quantile(trimmed_mean(rng.choice(values, (_ROWS, n))), 1 - false_fail))
+    # The next number above the quantile: repeated values lie on it, and `mean < quantile` would fail all of them.
+    quantile = np.quantile(trimmed_mean(rng.choice(values, (_ROWS, n))), 1 - false_fail)
+    most_mean = float(np.nextafter(quantile, np.inf))
     rate = (summary.n_outliers + 0.5) / (summary.n + 1)
     return TwoPartAssertion(n, most_mean, summary.cut, int(binom.ppf(1 - false_fail, n, rate)))
 

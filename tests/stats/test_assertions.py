@@ -65,3 +65,10 @@ def test_wrong_requests_are_named(make):
 def test_a_cut_below_every_value_is_named():
     with pytest.raises(ValueError, match=r"no value is at or below the cut 0\.5: give a cut that leaves a core"):
         operating_curve([1.0, 2.0], 4, MeanAssertion(1.5).fails, np.random.default_rng(0), cut=0.5)
+
+
+@pytest.mark.parametrize("values", [[0.003], [123.0] * 5, [0.0] * 4, [0.0, 0.0, 0.0, 1.0]])
+def test_repeated_values_do_not_fail_their_own_assertion(values):
+    rng = np.random.default_rng(0)
+    recommended = recommend_assertion(values, 32, rng)
+    assert operating_curve(values, 32, recommended.fails, rng).false_fail <= 5e-3
