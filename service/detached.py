@@ -47,9 +47,6 @@ from service.store.session import read, write
 BUNDLE_FORMAT = 1
 
 
-# --- bundles ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """What `replay` needs: the question, all evidence, and the finding that was reached."""
@@ -117,9 +114,6 @@ def _log(session: Session, execution: Execution, run: Run | None) -> Iterator[st
             yield read_output(session, result.output_digest) or ""
 
 
-# --- plans ------------------------------------------------------------------------------------------------------
-
-
 def export_plan(experiment_id: int, tree_hash: str, blocks: int | None = None) -> list[str]:
     """Return the lines of the plan: probes when the signature is open, then `blocks` (all) blocks.
 
@@ -171,9 +165,6 @@ def _block_job(common: dict[str, Any], experiment: Experiment, design: Design, p
         executions=tuple(ExecutionJob(arm, (), run_seed(design.seed, plan.index, arm)) for arm in plan.arms),
         cache_state=design.cache_state,
     )
-
-
-# --- evidence ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

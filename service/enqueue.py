@@ -71,6 +71,8 @@ def make_request(order: AbOrder, origin: Origin, requested_by: str = "") -> Requ
     arms = [_arm(0, "control", ArmRole.CONTROL, head, control)]
     for index, text in enumerate(order.treat, start=1):
         treatments = _resolve(parse_treatments(text, definition), source)
+        if text in order.treat[: index - 1]:
+            raise InvalidValueError("treat", text, "it is asked for twice", "Each treated arm is given once.")
         _check_one_difference(text, control, treatments, is_compound=order.is_compound)
         arms.append(_arm(index, text, ArmRole.TREATED, head, treatments))
     design = Design(

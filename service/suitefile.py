@@ -14,6 +14,8 @@ from gpu_runner.protocol import Expectation, SuiteDefinition, Toggle
 from service.errors import InvalidValueError, NotFoundError
 
 FRAMEWORKS = ("ctest", "pytest")
+# Set by the runner: a fixed seed in one arm would pass chance for a treatment.
+RESERVED = ("LIKEWISE_RUN_SEED", "LIKEWISE_EVENTS")
 _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _TEXT = {"framework", "cwd", "test_dir", "python", "exclusive"}
@@ -120,6 +122,9 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
 def _environment(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise InvalidValueError(where, value, "not a table of texts", 'Quote the values: NAME = "0".')
+    for name in RESERVED:
+        if name in value:
+            raise InvalidValueError(f"{where}.{name}", value[name], "the runner sets it for every execution")
     return dict(value)
 
 

@@ -285,7 +285,10 @@ def _strip(view: ExperimentView) -> Text:
                 text.append("|", "bold")
         text.append("\n")
     if text.plain:
-        text.append("# failed with the signature  . passed  ? another way  x void  | decided here", "dim")
+        text.append(
+            "# failed with the signature  . passed  ? another way  + ran, block not complete  x void  | decided here",
+            "dim",
+        )
     return text
 
 

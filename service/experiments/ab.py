@@ -70,11 +70,10 @@ def next_step(design: Design, evidence: Evidence) -> Step:
         if signature is None:
             if evidence.cancelled is not None:
                 return conclude.stopped(design, Reason.CANCELLED, evidence.cancelled)
+            if _is_spent(design, evidence) and len(probes) > _issued(evidence, Purpose.PROBE):
+                return conclude.stopped(design, Reason.BUDGET, "no execution is left after the probes")
             return Plan(done + probes)
     return _count(design, evidence, prepared, signature, done + probes)
-
-
-# --- before block 1 ---------------------------------------------------------------------------------------------
 
 
 def _known_before(design: Design, prepared: dict[int, PreparedEvidence]) -> Conclude | None:
@@ -137,9 +136,6 @@ def _probe(design: Design, evidence: Evidence) -> tuple[Signature | None, tuple[
     return None, (*plans, _block_plan(design, evidence, PREPARE_INDEX - 1 - finished, Purpose.PROBE, reading))
 
 
-# --- counting ---------------------------------------------------------------------------------------------------
-
-
 def _count(
     design: Design,
     evidence: Evidence,
@@ -192,11 +188,21 @@ def _stop_reason(design: Design, evidence: Evidence, reading: Reading) -> Reason
         return Reason.CANCELLED
     if len(reading.dropped) >= DROPPED_MAX:
         return Reason.HOST_LOST
-    if design.budget_executions is not None:
-        used = sum(len(attempt.executions) for block in evidence.blocks for attempt in block.attempts)
-        if not reading.unfinished and used + len(design.arms) > design.budget_executions:
-            return Reason.BUDGET
+    if not reading.unfinished and _is_spent(design, evidence):
+        return Reason.BUDGET
     return None
+
+
+def _is_spent(design: Design, evidence: Evidence) -> bool:
+    """Return whether one more block of all arms would exceed the budget; probes and void attempts count in it."""
+    if design.budget_executions is None:
+        return False
+    used = sum(len(attempt.executions) for block in evidence.blocks for attempt in block.attempts)
+    return used + len(design.arms) > design.budget_executions
+
+
+def _issued(evidence: Evidence, purpose: Purpose) -> int:
+    return sum(block.purpose is purpose for block in evidence.blocks)
 
 
 def _judge(
@@ -275,9 +281,6 @@ def _pairs(design: Design, reading: Reading, arm: ArmSpec, signature: Signature)
         for index, by_arm in reading.counted
         if arm.index in by_arm and 0 in by_arm
     )
-
-
-# --- plans ------------------------------------------------------------------------------------------------------
 
 
 def block_order(seed: int, index: int, arms: Sequence[int]) -> tuple[int, ...]:

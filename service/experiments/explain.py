@@ -110,7 +110,8 @@ def arm_sentence(design: Design, arm: ArmSpec, finding: ArmFinding) -> str:
         case _:
             reason = _REASONS.get(finding.reason, "it stopped") if finding.reason else "it stopped"
             detail = f" ({'; '.join(finding.notes)})" if finding.notes and finding.control.runs == 0 else ""
-            text = f"Could not tell whether {_cause(design, arm)} matters for {victim}: {reason}{detail}."
+            subject = "an A/A differs" if is_aa(arm.treatments) else f"{_cause(design, arm)} matters"
+            text = f"Could not tell whether {subject} for {victim}: {reason}{detail}."
             if finding.control.runs:
                 text += f" So far {counts}."
             if finding.more_blocks:
@@ -217,6 +218,10 @@ def next_command(design: Design, head: ArmFinding) -> str:
     ]
     kinds = {item.kind for item in own}
     match head.verdict:
+        case Verdict.INCONCLUSIVE if head.reason is Reason.ARM_UNBUILDABLE:
+            return shlex.join(["likewise", "suite", "check", "--project", design.project, "--suite", design.suite])
+        case Verdict.INCONCLUSIVE if head.reason is Reason.CANCELLED:
+            return _command(design, to_text(design.control.treatments) or None, to_text(arm.treatments) or "none")
         case Verdict.IMPLICATED if TreatmentKind.EXCLUDE in kinds:
             return _command(design, "alone", f"alone + before:{tests[0]}")
         case Verdict.WORSENED if TreatmentKind.INSERT_BEFORE in kinds:

@@ -11,6 +11,7 @@ import re
 
 from gpu_runner.protocol import SuiteDefinition, Treatment, TreatmentKind
 from service.errors import InvalidValueError, NotFoundError
+from service.suitefile import RESERVED
 
 FORMS = (
     "exclude:TEST before:TEST alone order:TEST,... order:seed=N env:NAME=VALUE "
@@ -70,6 +71,8 @@ def _assignment(text: str, value: str) -> dict[str, str | None]:
     name, has_value, content = value.partition("=")
     if not name:
         raise InvalidValueError("treatment", text, "it names no variable", "Write for instance env:NAME=VALUE.")
+    if name in RESERVED:
+        raise InvalidValueError("treatment", text, f"the runner sets {name} for every execution")
     return {name: content if has_value else None}
 
 

@@ -48,6 +48,8 @@ def stored() -> int:
         (["--treat", "alone", "--project", "acme/engin"], 1, ["acme/engin", "acme/engine"]),
         (["--treat", "alone", "--suite", "cuda"], 1, ["cuda", "unit"]),
         (["--treat", "alone", "--commit", "nowhere"], 1, ["nowhere", "branch"]),
+        (["--treat", "env:LIKEWISE_RUN_SEED=3"], 2, ["LIKEWISE_RUN_SEED", "runner sets"]),
+        (["--treat", "alone", "--treat", "alone"], 2, ["alone", "twice"]),
         (["--treat", "commit:--upload-pack=x"], 2, ["--upload-pack=x", "dash"]),
         (["--treat", "alone", "--blocks", "101"], 2, ["101", "1 to 100"]),
         (["--treat", "alone", "--history", "21/20"], 2, ["21/20", "13/20"]),

@@ -384,6 +384,20 @@ def test_the_budget_ends_an_experiment_with_its_reason():
     assert finding.executions == 6
 
 
+def test_probes_are_held_to_the_budget():
+    finding = simulate(design(exclude("polluter"), budget_executions=3, signature=None), rates(0.0, 0.0))
+    assert finding.arms[0].reason is Reason.BUDGET
+    assert finding.executions <= 3
+
+
+def test_an_arm_that_does_not_build_is_sent_to_suite_check():
+    given = design(exclude("polluter"))
+    arms = prepared_evidence(given, arm1={"error": "no test 'gat'", "error_code": "no_such_test"})
+    step = next_step(given, Evidence(arms))
+    assert isinstance(step, Conclude)
+    assert step.finding.next_command == "likewise suite check --project acme/engine --suite cuda"
+
+
 def test_several_arms_are_judged_each_at_its_share_of_alpha():
     given = design(exclude("polluter"), exclude("suspect"), blocks_max=40)
     finding = simulate(given, rates(0.9, 0.0, 0.9))
