@@ -1,7 +1,7 @@
 """Simulated commit searches, many at once: the product's choice and git-bayesect's, on the same problem.
 
 A lockstep simulation calls the two functions that `service.stats.commits.next_choice` calls, on arrays with one row per
-search; `tests/stats/test_search_benchmarks.py` holds it to `next_choice` itself.
+search.
 """
 
 import importlib.util
