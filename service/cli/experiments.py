@@ -77,7 +77,7 @@ def list_experiments(
     for row in rows:
         style = VERDICT_STYLES.get(Verdict(row["verdict"]), "") if row["verdict"] else ""
         verdict = Text(row["verdict"] or "", style)
-        sentence = Text(row["sentence"] or "")
+        sentence = Text(row["sentence"] or "", no_wrap=True, overflow="ellipsis")
         table.add_row(str(row["experiment"]), row["kind"], Text(row["victim"]), row["state"], verdict, sentence)
     console().print(table if rows else "no experiments yet: `likewise enqueue ab` asks for one")
 
@@ -201,7 +201,7 @@ def one_line(view: ExperimentView) -> str:
     parts += [f"{fraction(c.control)} against {fraction(c.treated)} {short(c.change)}" for c in counted]
     parts += [where(view, item, with_test=False) for item in view.running]
     if not view.running:
-        parts.append("waiting for a worker" if view.waiting else "deciding")
+        parts.append("waiting for a free slot" if view.waiting else "deciding")
     return "; ".join(parts)
 
 
@@ -233,7 +233,7 @@ def render(view: ExperimentView) -> RenderableType:
     if view.finding is None:
         parts.extend(Padding(Text(where(view, item, with_test=True), "cyan"), (0, 0, 0, 2)) for item in view.running)
         if not view.running:
-            text = "waiting for a worker: `likewise up` starts one" if view.waiting else "deciding"
+            text = "waiting for a free slot; `likewise up` starts a worker" if view.waiting else "deciding"
             parts.append(Padding(Text(text, "dim"), (0, 0, 0, 2)))
         parts.append(Padding(Text(f"at most {view.blocks_possible} blocks to go", "dim"), (0, 0, 0, 2)))
     else:
