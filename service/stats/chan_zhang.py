@@ -58,7 +58,10 @@ def _upper_tail(k1: int, n1: int, k2: int, n2: int, differences: Floats) -> Floa
 
 
 def binomial_pmf(n: int, p: Floats) -> Floats:
-    """Binomial probabilities of 0..n failures, shape p.shape + (n + 1,); exact at p = 0 and p = 1, n up to 1,000."""
+    """Binomial probabilities of 0..n failures, shape p.shape + (n + 1,); exact at p = 0 and p = 1, n up to 1,000.
+
+    C(n, k) p^k (1 - p)^(n - k) by running products; no approximation, rounding only.
+    """
     k = np.arange(1.0, n + 1.0)
     choose = np.concatenate([[1.0], np.cumprod((n + 1 - k) / k)])
     factors = np.ones((2, *p.shape, n + 1))

@@ -50,7 +50,10 @@ class Histories:
 
 
 def histories(fails: ArrayLike, runs: ArrayLike | None = None) -> Histories:
-    """The histories of failures [T, U] and runs (None: one run per unit; [U] for all tests; or [T, U])."""
+    """The histories of failures [T, U] and runs (None: one run per unit; [U] for all tests; or [T, U]).
+
+    Returns cumulative sums with a zero column in front. ValueError for another shape or failures above runs.
+    """
     f = np.asarray(fails)
     if f.ndim != 2 or f.shape[1] == 0:
         raise ValueError(f"failures have shape {f.shape}, expected [tests, units] with at least one unit")
@@ -74,7 +77,10 @@ def _log_gamma_tables(most: int, a: float, b: float) -> tuple[FloatArray, FloatA
 
 
 def log_marginal(fails: ArrayLike, runs: ArrayLike, prior: tuple[float, float] = PRIOR) -> FloatArray:
-    """ml(f, n) of one sequence, elementwise: the probability of that order of outcomes under Beta(*prior)."""
+    """ml(f, n) of one sequence, elementwise: the probability of that order of outcomes under Beta(*prior).
+
+    Source: LUCI Analysis, formula and assumption as in the module. Guarantee: none, a likelihood under the prior.
+    """
     f, n = np.asarray(fails, np.intp), np.asarray(runs, np.intp)
     failed, passed, all_runs = _log_gamma_tables(max(16, 1 << int(n.max(initial=1)).bit_length()), *prior)
     value: FloatArray = np.asarray(failed[f] + passed[n - f] - all_runs[n])
@@ -82,7 +88,11 @@ def log_marginal(fails: ArrayLike, runs: ArrayLike, prior: tuple[float, float] =
 
 
 def scan(h: Histories, prior: tuple[float, float] = PRIOR) -> FloatArray:
-    """The log Bayes factor [T, U - 1] of a change after unit 0, 1, .. U - 2 of each whole history."""
+    """The log Bayes factor [T, U - 1] of a change after unit 0, 1, .. U - 2 of each whole history.
+
+    ml(left) + ml(right) - ml(all). Source: LUCI Analysis, as in the module. Assumes independent runs at one rate on
+    each side. Guarantee: none, a factor is no error rate.
+    """
     all_fails, all_runs = h.fails[:, -1:], h.runs[:, -1:]
     left_fails, left_runs = h.fails[:, 1:-1], h.runs[:, 1:-1]
     left, right = (
@@ -102,7 +112,10 @@ class FirstSplit:
 
 
 def first_split(h: Histories) -> FirstSplit:
-    """The best single change of every test. Tests that always passed or always failed are not scanned: none has one."""
+    """The best single change of every test. Tests that always passed or always failed are not scanned: none has one.
+
+    The largest value of `scan` and its position. Source and assumption as in the module. Guarantee: none, an estimate.
+    """
     return _best_splits(h, np.arange(h.n_tests), np.zeros(h.n_tests, np.intp), np.full(h.n_tests, h.n_units))
 
 
@@ -147,6 +160,9 @@ def segment_all(h: Histories, threshold: float = THRESHOLD) -> tuple[tuple[int, 
     """The change positions of every test: the first unit of each new segment, in order; () for a stable test.
 
     Recursive binary segmentation, level by level over all tests at once.
+
+    A segment is split at its largest log Bayes factor while that exceeds `threshold`. Source: LUCI Analysis, as in the
+    module. Guarantee: none proven; what was measured stands in the module.
     """
     found: list[list[int]] = [[] for _ in range(h.n_tests)]
     test = np.arange(h.n_tests)
@@ -165,6 +181,8 @@ def current_counts(h: Histories, changes: Sequence[Sequence[int]]) -> tuple[IntA
     """Failures [T] and runs [T] of every test since its last change, `changes` as from `segment_all`.
 
     What a flakiness score is computed from: a test that was repaired is not flaky any more.
+
+    Guarantee: none, an estimate: the last change is itself estimated.
     """
     if len(changes) != h.n_tests:
         raise ValueError(f"changes of {len(changes)} tests, but {h.n_tests} histories")
@@ -223,6 +241,9 @@ def position_posterior(
     """P(change after unit t | data, one change), t = 0..U-2; `prior_weight` [U - 1] of any scale, flat by default.
 
     The prior to hand to a commit search: its change t is the one between units t and t + 1.
+
+    exp(log Bayes factor of t) times the prior weight, normalised. Source: LUCI Analysis for the factor, then Bayes'
+    theorem. Assumes exactly one change. Guarantee: none beyond the prior, a posterior.
     """
     log_weight = scan(histories(np.asarray(fails)[None], None if runs is None else np.asarray(runs)[None]))[0]
     if prior_weight is not None:
@@ -231,7 +252,11 @@ def position_posterior(
 
 
 def central_interval(weight: ArrayLike, level: float = 0.99) -> tuple[int, int]:
-    """First and last index of the central interval of weights that sum to 1."""
+    """First and last index of the central interval of weights that sum to 1.
+
+    At most (1 - level) / 2 of the weight lies on either side, so at least `level` lies within; a credible interval when
+    the weights are a posterior.
+    """
     total = np.cumsum(np.asarray(weight, float))
     tail = (1 - level) / 2
     last = min(int(np.searchsorted(total, 1 - tail)), total.size - 1)

@@ -49,6 +49,8 @@ def compare(k1: int, n1: int, k2: int, n2: int, *, noun: str = "pass rate", conf
     Assumes independent runs and sample sizes fixed beforehand: looking again after every run needs the sequential
     boundary instead (a look after each of 5 to 60 blocks raises a 5 % Fisher test to 14 %). ValueError for a count
     above its runs or a sample of more than 10,000,000 runs.
+
+    Source and guarantee: those of `fisher`, `boschloo`, `odds_ratio` and `difference_interval`, all at fixed n.
     """
     check_count(k1, n1)
     check_count(k2, n2)
@@ -106,7 +108,12 @@ def boschloo(k1: int, n1: int, k2: int, n2: int) -> float:
 
 
 def boschloo_greater(k1: int, n1: int, k2: int, n2: int) -> float:
-    """One-sided p-value of Boschloo's exact test of p1 > p2; needs n1, n2 >= 1."""
+    """One-sided p-value of Boschloo's exact test of p1 > p2; needs n1, n2 >= 1.
+
+    The largest probability, over one common rate, of tables whose one-sided Fisher p-value is at most the observed one.
+    Source: Boschloo 1970, Statistica Neerlandica 24:1-35. Assumes independent runs, one rate per sample. Guarantee:
+    level at most nominal at fixed n, up to the search for the largest.
+    """
     table = fisher_greater_table(n1, n2)
     is_extreme = (table <= table[k1, k2] * (1 + TIE)).astype(np.float64)
 
@@ -128,7 +135,11 @@ def boschloo_greater(k1: int, n1: int, k2: int, n2: int) -> float:
 
 
 def fisher_greater_table(n1: int, n2: int) -> Floats:
-    """One-sided Fisher p-values of p1 > p2 of every table, shape [n1 + 1, n2 + 1]."""
+    """One-sided Fisher p-values of p1 > p2 of every table, shape [n1 + 1, n2 + 1].
+
+    P(K1 >= k1 | k1 + k2), hypergeometric. Source: Fisher 1935, JRSS 98:39-82. Assumes independent runs, one rate per
+    sample. Guarantee: level at most nominal at fixed n.
+    """
     p_values = np.empty((n1 + 1, n2 + 1))
     for total in range(n1 + n2 + 1):
         first, log_weights = _conditional(total, n1, n2)
@@ -138,7 +149,10 @@ def fisher_greater_table(n1: int, n2: int) -> Floats:
 
 
 def boschloo_greater_table(n1: int, n2: int) -> Floats:
-    """One-sided Boschloo p-values of p1 > p2 of every table, shape [n1 + 1, n2 + 1], nuisance at 201 points."""
+    """One-sided Boschloo p-values of p1 > p2 of every table, shape [n1 + 1, n2 + 1], nuisance at 201 points.
+
+    Source, assumption and guarantee as in `boschloo_greater`, up to the coarser grid.
+    """
     order_by = fisher_greater_table(n1, n2).ravel()
     order = np.argsort(order_by, kind="stable")
     ordered = order_by[order]

@@ -63,6 +63,10 @@ def log_e_ratio(counts: PairedCounts, ratio: float) -> float:
     Payoff of a block: y_treated - ratio * y_control. It stays at 0 (an e-value of 1) while neither arm fails, so an arm
     that never fails can never exonerate.
 
+    ln of the mean over STAKES / ratio of the product of 1 + stake * payoff. Source: Waudby-Smith and Ramdas 2024,
+    JRSS B 86:1-27, mixture of constant bets. Assumes only that the null holds in each block given the past. Guarantee:
+    anytime, it ever reaches ln(1 / alpha) with probability at most alpha.
+
     >>> round(math.exp(log_e_ratio(PairedCounts(0, 0, 13, 7), 0.5)), 1)
     1343.6
     """
@@ -76,13 +80,20 @@ def log_e_ratio(counts: PairedCounts, ratio: float) -> float:
 
 
 def log_e_rate_above(failures: int, runs: int, rate: float) -> float:
-    """Log betting e-value against H0 "the failure rate is at most `rate`", 0 < rate < 1. Payoff y - rate."""
+    """Log betting e-value against H0 "the failure rate is at most `rate`", 0 < rate < 1. Payoff y - rate.
+
+    Source, form and guarantee (anytime) as in `log_e_ratio`. Assumes that given the past each run fails with a
+    probability of at most `rate`.
+    """
     _check_rate(failures, runs, rate)
     return _log_wealth(STAKES / rate, (failures, runs - failures), (1 - rate, -rate))
 
 
 def log_e_rate_below(failures: int, runs: int, rate: float) -> float:
     """Log betting e-value against H0 "the failure rate is at least `rate`", 0 < rate < 1. Payoff rate - y.
+
+    Source, form and guarantee (anytime) as in `log_e_ratio`. Assumes that given the past each run fails with a
+    probability of at least `rate`.
 
     >>> round(math.exp(log_e_rate_below(0, 6, 0.43)), 2)
     9.88
@@ -96,6 +107,8 @@ def betting_interval(counts: PairedCounts, confidence: float = 0.95) -> tuple[fl
 
     Guarantee: covers at all looks together with probability at least `confidence`, under drift and under dependence
     inside a block.
+
+    Source: Waudby-Smith and Ramdas 2024, as in `log_e_control_worse`.
     """
     grid = np.linspace(-0.995, 0.995, 399)
     limit = math.log(2 / (1 - confidence))
@@ -111,6 +124,8 @@ def mixture_interval(a: int, b: int, n: int, confidence: float = 0.95) -> tuple[
     Inverts mixture likelihood ratios with Beta(.6, .6) alternatives for both arms. Guarantee: covers at all looks
     together with probability at least `confidence` when runs are independent with one rate per arm; 1.5 to 2 times as
     wide as a fixed-n interval.
+
+    Source: Grünwald, de Heide, Koolen 2024, as in `mixture.ratio_mixture`.
     """
     grid = np.linspace(-0.98, 0.98, 197)
     limit = math.log(2 / (1 - confidence))

@@ -27,6 +27,8 @@ def judge(boundary: Boundary, counts: Counts) -> Evidence:
     against each claim. Guarantee: each error rate of the boundary holds at any stopping time and after any number of
     extensions, for independent runs with one rate per arm. It costs a third to a half more runs than the boundary.
     Pooled experiments must be on the same victim and arms and must all be counted, not the promising ones.
+
+    Source: the e-values of `mixture.ratio_mixture`.
     """
     n = counts.n
     if n == 0:
@@ -40,6 +42,8 @@ def blocks_to_decide(boundary: Boundary, counts: Counts) -> int | None:
 
     The smallest number after which the e-values of the counts, grown in proportion, support a claim: the rule by which
     an extension is judged. An estimate, not a guarantee; 0 when they do already. None without a block.
+
+    Source: the e-values of `mixture.ratio_mixture`. Assumes that the rates stay as observed.
     """
     if counts.n == 0:
         return None

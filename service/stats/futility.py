@@ -15,6 +15,9 @@ def decision_probability(boundary: Boundary, n: int, a: int, b: int) -> float:
     Every future run of an arm fails with the mean of its Beta(.5, .5) posterior, which is updated on the way (backward
     induction over all paths). 1 where a claim holds already. An exoneration counts when both nulls are rejected at
     one look. ValueError for counts outside the boundary.
+
+    Source: Spiegelhalter, Freedman and Blackburn 1986, Controlled Clinical Trials 7:8-17. Assumes independent runs, one
+    rate per arm. Guarantee: none, an estimate.
     """
     if not (1 <= n <= boundary.blocks and 0 <= a <= n and 0 <= b <= n):
         raise ValueError(f"{a} and {b} failures in {n} blocks are outside the boundary's 1 to {boundary.blocks}")
@@ -26,6 +29,9 @@ def is_futile(boundary: Boundary, n: int, a: int, b: int) -> bool:
 
     False after the last block, where there is nothing left to save. Non-binding: stopping for futility only lowers the
     error rates of the claims.
+
+    Source: Spiegelhalter, Freedman and Blackburn 1986, as in `decision_probability`. Guarantee: the boundary's levels
+    stay; a claim given up is lost power.
     """
     has_hope = decision_probability(boundary, n, a, b) >= FUTILITY_LIMIT
     return not has_hope and FUTILITY_FROM_BLOCK <= n < boundary.blocks

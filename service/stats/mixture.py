@@ -91,6 +91,9 @@ def difference_mixture(high: Floats, low: Floats, weight: Floats, difference: fl
     """Mixture of the alternatives (high, low, weight) against H0 p_high - p_low <= difference.
 
     ValueError when no alternative lies outside the null. Projection and guarantee as in `ratio_mixture`.
+
+    Each alternative is projected by `score.constrained_rates`. Source: Grünwald, de Heide, Koolen 2024, JRSS B
+    86:1091-1128; Miettinen and Nurminen 1985 for the projection.
     """
     high0, low0 = constrained_rates(high, 1.0, low, 1.0, np.full_like(high, difference))
     return _mixture(high, low, high0, low0, weight, high - low > difference + 1e-9)
@@ -102,6 +105,8 @@ def prior_alternatives(prior: Prior) -> tuple[Floats, Floats, Floats]:
     CURE: half the weight on a full cure at each of 14 base rates, the rest on 15, 35 and 60 % of the base rate left.
     FIFTY_FIFTY: half on CURE, half on Beta(.7, .7) x Beta(.5, 1). SAME: equal rates (.7) or 85 % of the base (.3), for
     the exoneration test; there `high` is the arm that should fail at least as often.
+
+    Source: none, a choice of this program. Any prior keeps the guarantee of `ratio_mixture`; it decides the power.
     """
     match prior:
         case Prior.CURE:
@@ -125,7 +130,11 @@ def prior_alternatives(prior: Prior) -> tuple[Floats, Floats, Floats]:
 def beta_alternatives(
     high_a: float, high_b: float, low_a: float, low_b: float, points: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Alternatives (high, low, weight): the product of two Beta priors on `points` midpoint quantiles each."""
+    """Alternatives (high, low, weight): the product of two Beta priors on `points` midpoint quantiles each.
+
+    Midpoint quadrature with equal weights, rates clipped to [1e-4, 1 - 1e-4]. Any prior keeps the guarantee of the
+    mixture built on it.
+    """
     from scipy.special import betaincinv
 
     quantile = (np.arange(points) + 0.5) / points

@@ -120,6 +120,9 @@ def best_subset(plan: OrderPlan, posterior: OrderPosterior, rng: np.random.Gener
 
     The gain is in nats, H(event) - E H(event | cause); the cost is fixed_cost + (1 - fixed_cost) * time share. Half of
     the random starts contain a cause drawn from the posterior. Units that can hardly take part are left out.
+
+    Source: Lindley 1956, Annals of Mathematical Statistics 27:986-1005, for the information. Assumptions as in the
+    module. Guarantee: none, steepest ascent may end below the best subset.
     """
     table, n = cause_table(plan), plan.n_units
     w, old, new = posterior.weight, posterior.mean_old, posterior.mean_new
@@ -176,6 +179,10 @@ def next_choice(
 
     `found` holds everything run at this commit and context: full suites, the victim alone, the confirming A/Bs.
     `unconfirmed` lists the causes whose confirming A/B did not implicate: one raises the bar, a second ends the search.
+
+    Confirms once the best cause has probability 1 - (1 - stop) / 4^(its failed confirmations). Source: Bayes' theorem
+    (`causes.order_posterior`); Lindley 1956 for the next subset. Assumptions as in the module. Guarantee: none proven,
+    the stated probability is a posterior; a claim comes only from the confirming A/B.
     """
     subsets = np.zeros((len(found), plan.n_units), bool)
     for row, each in zip(subsets, found, strict=True):

@@ -33,6 +33,9 @@ def clean_runs_to_exclude(rate: float, confidence: float = 0.95) -> int:
 
     ceil(ln(1 - confidence) / ln(1 - rate)), one-sided and exact. ValueError unless 0 < rate <= 1.
 
+    Source: Clopper and Pearson 1934, Biometrika 26:404-413, the upper limit at 0/n. Assumes independent runs at one
+    rate. Guarantee: at a rate of `rate` or more, so many clean runs have probability at most 1 - confidence, fixed n.
+
     >>> clean_runs_to_exclude(0.05)
     59
     """
@@ -46,7 +49,10 @@ def clean_runs_to_exclude(rate: float, confidence: float = 0.95) -> int:
 def power_to_implicate(
     blocks: int, p_control: float, p_treated: float, alpha: float = 0.025, *, stops_for_futility: bool = True
 ) -> float:
-    """Exact probability that an experiment of at most `blocks` blocks ends IMPLICATED at the given failure rates."""
+    """Exact probability that an experiment of at most `blocks` blocks ends IMPLICATED at the given failure rates.
+
+    Source: the recursion over all paths of `operating`. Assumes independent runs, one rate per arm.
+    """
     boundary = build_boundary(blocks, alpha)
     return operating_characteristics(boundary, p_control, p_treated, stops_for_futility=stops_for_futility).implicated
 
@@ -64,6 +70,8 @@ def smallest_blocks(
     By bisection. Power rises with the blocks but for dips between neighbours where the futility stop comes a block
     earlier (0.06 from 9 to 10 blocks at 0.5/0, 0.14 from 28 to 29 at 0.2/0, none above 30), so that the next larger
     number may miss the power, and a smaller one may have it too.
+
+    Source and assumption as in `power_to_implicate`. Guarantee: the number returned has the power at these rates.
     """
 
     def reaches(blocks: int) -> bool:
@@ -82,6 +90,8 @@ def propose_blocks(p_control: float, alpha: float = 0.025) -> Proposal:
     """The number of blocks to plan for a test that fails with rate p_control: power 0.9 against a full cure.
 
     Never below 16; 100 with `is_settled_rarely` when the rate is too low for a decision within an exact boundary.
+
+    Source and assumption as in `power_to_implicate`. Guarantee: none when p_control is itself an estimate.
     """
     needed = smallest_blocks(p_control, 0.0, alpha)
     blocks = MOST_BLOCKS if needed is None else max(needed, FEWEST_PLANNED_BLOCKS)
@@ -95,6 +105,8 @@ def largest_detectable_rate(
     """Largest treated failure rate that is told apart from p_control with the given power, to 0.001.
 
     None when even a full cure is implicated less often.
+
+    By bisection. Source and assumption as in `power_to_implicate`. Guarantee: the rate returned has the power.
     """
 
     def shows(p_treated: float) -> bool:
@@ -120,6 +132,9 @@ def fixed_runs_per_arm(
 
     `p_values(n, n)` gives the p-values of all tables, [n + 1, n + 1]: `boschloo_greater_table` or
     `fisher_greater_table`. What the sequential boundary is compared with.
+
+    The power is the sum over tables with a p-value of at most alpha of their binomial probabilities. Source: Boschloo
+    1970; Fisher 1935. Assumes independent runs, one rate per arm. Guarantee: the level of the test, at fixed n only.
     """
     for n in range(4, MOST_FIXED_RUNS + 1):
         first, second = binomial_pmf(n, np.array([p_control])), binomial_pmf(n, np.array([p_treated]))

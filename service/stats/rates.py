@@ -57,6 +57,8 @@ def rate_grid(
 
     Pairs with `new <= old + least_rise` have no weight; `least_rise=None` keeps all pairs. The defaults assume that the
     old version mostly passes and say nothing about the new one; the direction comes from the A/B before the search.
+
+    Source: none, a midpoint quadrature; as in the module. Guarantee: none, a prior.
     """
     from scipy.stats import beta
 
@@ -79,6 +81,9 @@ def evidence(
 
     log sum_ij w_ij old_i^of (1-old_i)^op new_j^nf (1-new_j)^np: the sum factors into two tables and one matrix product.
     The binomial coefficients are left out: they are the same for every hypothesis.
+
+    Source: Bayes' theorem on the grid. Assumes independent runs at one rate per group. Guarantee: none beyond the
+    prior, no error rate.
     """
     of, op, nf, np_ = np.broadcast_arrays(
         *(np.asarray(x, float) for x in (old_fails, old_passes, new_fails, new_passes))
@@ -121,7 +126,10 @@ def normalise(log_weights: FloatArray) -> FloatArray:
 
 
 def binary_entropy(p: ArrayLike) -> FloatArray:
-    """-p ln p - (1-p) ln (1-p) in nats, 0 at 0 and 1."""
+    """-p ln p - (1-p) ln (1-p) in nats, 0 at 0 and 1.
+
+    Source: Shannon 1948, Bell System Technical Journal 27:379-423.
+    """
     chance: FloatArray = np.minimum(np.maximum(p, 1e-300), 1.0)
     rest: FloatArray = np.maximum(1.0 - chance, 1e-300)
     entropy: FloatArray = -(chance * np.log(chance) + rest * np.log(rest))

@@ -55,7 +55,11 @@ def score_z(x1: npt.ArrayLike, n1: int, x2: npt.ArrayLike, n2: int, difference: 
 
 
 def score_limits(x1: npt.ArrayLike, n1: int, x2: npt.ArrayLike, n2: int, critical: float) -> tuple[Floats, Floats]:
-    """Limits of {d : |score_z(d)| <= critical}, elementwise, by bisection from the estimate outwards."""
+    """Limits of {d : |score_z(d)| <= critical}, elementwise, by bisection from the estimate outwards.
+
+    Source: Miettinen and Nurminen 1985, Statistics in Medicine 4:213-226. Assumes independent runs, one rate per arm.
+    Guarantee: approximate coverage, fixed n.
+    """
     x1, x2 = np.broadcast_arrays(np.asarray(x1, dtype=np.float64), np.asarray(x2, dtype=np.float64))
     estimate = np.asarray(x1 / n1 - x2 / n2)
 

@@ -95,6 +95,8 @@ def build_boundary(
     probability at most alpha over all looks together; EXONERATED with one rate at most (1 - margin) times the other
     at most alpha_exonerate. Drift that both arms of a block share stays below alpha too (simulated; facts 2.2).
     ValueError for a margin outside (0, 1) or blocks or alpha out of range.
+
+    Source: `spending.build_region`.
     """
     if not 0.0 < margin < 1.0:
         raise ValueError(f"margin {margin} must lie between 0 and 1, for example 0.5")
@@ -178,6 +180,9 @@ def walk(boundary: Boundary, blocks: Iterable[Counts]) -> Iterator[Look]:
 
     Each element is one block (n = 1). The order of the claims is that of design.md section 6; `other` counts against
     each claim. The two nulls of EXONERATED may be rejected at different looks.
+
+    Source: the regions of `spending.build_region` (Lan and DeMets 1983, Biometrika 70:659-663, for the spending).
+    Assumption and guarantee as in `build_boundary`: the levels hold over all looks of one boundary.
     """
     counts, explains, multiplies = Counts(), False, False
     for block in blocks:
@@ -203,6 +208,9 @@ def first_stop(boundary: Boundary, blocks: Iterable[Counts], *, stops_for_futili
     """The first look with a claim or, from block 6 on, with little hope of one; None while blocks should go on.
 
     None after `boundary.blocks` blocks means that the most blocks were run without a claim.
+
+    Source: `walk` for the claims; Spiegelhalter, Freedman and Blackburn 1986, Controlled Clinical Trials 7:8-17, for
+    futility. Guarantee: the levels of `build_boundary`; stopping for futility only lowers them.
     """
     from service.stats.futility import is_futile
 

@@ -37,6 +37,9 @@ def position_p_value(blocks: Sequence[PairedBlock]) -> float:
 
     Boschloo's test within each arm, its runs in first place against those in second, times two for the two arms.
     Within the arms, because an uneven order would otherwise make an effect of the treatment look like one of the place.
+
+    Source: Boschloo 1970, Statistica Neerlandica 24:1-35; Bonferroni over the arms. Assumes independent runs, one rate
+    per arm and place. Guarantee: level at most nominal, fixed n.
     """
     by_control = _place_p_value([block.control_failed for block in blocks], [block.control_first for block in blocks])
     by_treated = _place_p_value(
@@ -46,7 +49,10 @@ def position_p_value(blocks: Sequence[PairedBlock]) -> float:
 
 
 def position_matters(blocks: Sequence[PairedBlock]) -> bool:
-    """Whether the position diagnostic rejects at 0.05, so that the verdict should come from `first_sign_stop`."""
+    """Whether the position diagnostic rejects at 0.05, so that the verdict should come from `first_sign_stop`.
+
+    Source and assumption as in `position_p_value`. Guarantee: level at most 0.05 at fixed n, a diagnostic and no claim.
+    """
     return position_p_value(blocks) < POSITION_LEVEL
 
 
@@ -65,6 +71,8 @@ def sign_rejection(boundary: Boundary, first_failed: Sequence[bool], second_fail
 
     Guarantee: the probability of ever rejecting is at most `boundary.alpha`, conditionally on which blocks are
     discordant. Blocks beyond the boundary's most are ignored.
+
+    Source: Lan and DeMets 1983, Biometrika 70:659-663, for the spending.
     """
     alive, total, discordant, first_only = np.ones(1), 0.0, 0, 0
     blocks = zip(first_failed, second_failed, strict=True)
@@ -95,6 +103,10 @@ def first_sign_stop(boundary: Boundary, blocks: Sequence[PairedBlock]) -> SignSt
     Both sign tests spend the boundary's alpha each and are valid from the randomised order alone; both exoneration
     nulls need a betting e-value of 1 / alpha_exonerate, at any looks, and allow any dependence inside a block. Costs
     about a third more runs than the boundary at large effects.
+
+    Source: Lan and DeMets 1983, Biometrika 70:659-663, for the spending; Waudby-Smith and Ramdas 2024, JRSS B 86:1-27,
+    for the bets. Guarantee: over all looks, alpha for each sign test when the treatment does nothing, and
+    alpha_exonerate for EXONERATED.
     """
     control = [block.control_failed for block in blocks]
     treated = [block.treated_failed for block in blocks]

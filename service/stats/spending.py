@@ -87,6 +87,8 @@ def build_region(blocks: int, alpha: float, ratio: float, prior: Prior, spending
     divided by cos(pi * blocks / M) (Ehlich and Zeller 1964, Mathematische Zeitschrift 86:41-44); inside the null it is
     smaller than on the line, because regions are closed under more high-arm and fewer low-arm failures. A build that
     overshoots between its 60 points is repeated with a smaller schedule.
+
+    Source: Lan and DeMets 1983, Biometrika 70:659-663, for the spending; Grünwald, de Heide, Koolen 2024 for the order.
     """
     if not 1 <= blocks <= MOST_BLOCKS:
         raise ValueError(f"{blocks} blocks: an exact boundary has 1 to {MOST_BLOCKS}; beyond that use e-values")
@@ -112,6 +114,9 @@ def spend(
     `tables[n - 1]` orders the states after n blocks, `schedule[n - 1]` is the error that may be spent by then at the
     null rates (ratio * p, p), p in `low_rates`. The second value, [blocks + 1, blocks + 1], gives the probability of
     rejecting at any rates: weigh each path to (high, low) by its probability.
+
+    Source: Lan and DeMets 1983, Biometrika 70:659-663. Assumes independent runs, one rate per arm. Guarantee: within
+    the schedule at `low_rates` after every block; between them see `sup_probability`.
     """
     alive, crossed = np.ones((1, 1)), np.zeros((1, 1))
     total = np.zeros(len(low_rates))
@@ -162,7 +167,10 @@ def _smallest(is_rejected: npt.NDArray[np.bool_]) -> tuple[int, ...]:
 
 
 def add_block(mass: Floats, p_high: float | None = None, p_low: float | None = None) -> Floats:
-    """The lattice one block later: [n + 1, n + 1] -> [n + 2, n + 2], as path counts or, with rates, probabilities."""
+    """The lattice one block later: [n + 1, n + 1] -> [n + 2, n + 2], as path counts or, with rates, probabilities.
+
+    Each state passes its mass to its four successors; the runs of a block are independent given the rates.
+    """
     fail_high, clean_high = (1.0, 1.0) if p_high is None else (p_high, 1.0 - p_high)
     fail_low, clean_low = (1.0, 1.0) if p_low is None else (p_low, 1.0 - p_low)
     size = len(mass) + 1
@@ -175,14 +183,22 @@ def add_block(mass: Floats, p_high: float | None = None, p_low: float | None = N
 
 
 def path_weights(n: int, rates: Floats) -> Floats:
-    """Probability of one sequence of n runs with k failures, shape [rates, n + 1]."""
+    """Probability of one sequence of n runs with k failures, shape [rates, n + 1].
+
+    p^k (1 - p)^(n - k) for k = 0..n; runs are independent at one rate.
+    """
     k = np.arange(n + 1)
     weights: Floats = rates[:, None] ** k * (1.0 - rates[:, None]) ** (n - k)
     return weights
 
 
 def sup_probability(crossed: Floats, ratio: float) -> float:
-    """Upper bound, over p in [0, 1], of the probability of `crossed` paths at p_low = p and p_high = ratio * p."""
+    """Upper bound, over p in [0, 1], of the probability of `crossed` paths at p_low = p and p_high = ratio * p.
+
+    The largest value on M = 200 * blocks Chebyshev nodes / cos(pi * blocks / M). Source: Ehlich and Zeller 1964,
+    Mathematische Zeitschrift 86:41-44. Assumes independent runs, one rate per arm. Guarantee: an upper bound at every
+    p.
+    """
     blocks = len(crossed) - 1
     nodes = NODES_PER_DEGREE * 2 * blocks
     p = (1 - np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)) / 2

@@ -60,6 +60,11 @@ def test_newcombe_1998_table_2(table, method_10, score, mee):
     assert miettinen_nurminen(*table, confidence=math.erf(z / math.sqrt(2))) == pytest.approx(mee, abs=5.1e-5)
 
 
+def test_newcombe_of_fagerland_lydersen_and_laake_2015():
+    # Statistical Methods in Medical Research 24:224-254, printed to (0.019, 0.34).
+    assert newcombe(7, 34, 1, 34) == pytest.approx((0.019, 0.34), abs=0.0051)
+
+
 def test_miettinen_nurminen_equals_prop_cis_diffscoreci():
     assert miettinen_nurminen(7, 34, 1, 34) == pytest.approx((0.0270416, 0.3452912), abs=1e-7)
 
