@@ -178,7 +178,7 @@ class Stop:
 def walk(boundary: Boundary, blocks: Iterable[Counts]) -> Iterator[Look]:
     """Looks after every complete block, in issue order, up to the boundary's most blocks; it goes on past a claim.
 
-    Each element is one block (n = 1). The order of the claims is that of design.md section 6; `other` counts against
+    Each element is one block (n = 1). The order of the claims is that of the verdicts; `other` counts against
     each claim. The two nulls of EXONERATED may be rejected at different looks.
 
     Source: the regions of `spending.build_region` (Lan and DeMets 1983, Biometrika 70:659-663, for the spending).
