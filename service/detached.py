@@ -40,7 +40,8 @@ from service.experiments.seeds import run_seed
 from service.store.evidence import executions_of, latest_finding, load_evidence, save_execution, save_prepared
 from service.store.experiments import advance, blocks_of, design_of, get, insert_block, suite_definition
 from service.store.hosts import seen
-from service.store.models import Block, Execution, Experiment, Result, Run, Test
+from service.store.leases import end_attempt
+from service.store.models import Execution, Experiment, Result, Run, Test
 from service.store.runs import read_output
 from service.store.session import read, write
 
@@ -191,7 +192,7 @@ def import_evidence(path: Path) -> Imported:
             save_prepared(session, experiment, arm)
         host = seen(session, header.runner.host, header.runner.boot_id, {"python": header.runner.python}, now)
         prepare = insert_block(session, experiment, BlockPlan(PREPARE_INDEX, Purpose.PREPARE, 1, (0,)))
-        _close(prepare, 1, BlockState.COMPLETE, None, None)
+        end_attempt(prepare, BlockState.COMPLETE, None, None)
         blocks = _save_blocks(session, experiment, reports, host.id)
         finding = advance(session, experiment.id, now)
         executions = sum(report.status is ExecutionStatus.COMPLETE for report in reports)
@@ -246,12 +247,6 @@ def _save_blocks(session: Session, experiment: Experiment, reports: Sequence[Exe
                 if report.status is ExecutionStatus.COMPLETE:
                     save_execution(session, experiment, block, report, 0, host_id)
             state = BlockState.LOST if lost else BlockState.COMPLETE
-            _close(block, attempt, state, lost.arm if lost else None, lost.lost_reason if lost else None)
+            end_attempt(block, state, lost.arm if lost else None, lost.lost_reason if lost else None)
     session.flush()
     return len(by_block)
-
-
-def _close(block: Block, attempt: int, state: BlockState, lost_arm: int | None, reason: str | None) -> None:
-    ended = {"attempt": attempt, "state": state.value, "lost_arm": lost_arm, "reason": reason}
-    block.attempts = [*block.attempts, ended]
-    block.attempt, block.state = attempt, state.value

@@ -7,7 +7,6 @@ three uncounted probes when neither the caller nor history named one -> blocks u
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -147,7 +146,7 @@ def _count(
     findings: dict[int, ArmFinding] = {}
     active: list[ArmSpec] = []
     alpha = design.alpha / len(design.treated)
-    boundary = _boundary(design.blocks_max, alpha, design.alpha_exonerate, design.margin)
+    boundary = build_boundary(design.blocks_max, alpha, design.alpha_exonerate, design.margin)
     for arm in design.treated:
         finding = _judge(design, reading, arm, signature, boundary, prepared)
         if finding is not None:
@@ -309,8 +308,3 @@ def _block_plan(
 def _attempt_of(evidence: Evidence, index: int) -> int:
     attempts = [a.attempt for block in evidence.blocks if block.index == index for a in block.attempts]
     return max(attempts, default=1)
-
-
-@lru_cache(maxsize=64)
-def _boundary(blocks: int, alpha: float, alpha_exonerate: float, margin: float) -> Boundary:
-    return build_boundary(blocks, alpha, alpha_exonerate, margin)

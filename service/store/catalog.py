@@ -133,8 +133,3 @@ def _existing(session: Session, suite: Suite, keys: list[str]) -> dict[str, Test
         query = select(Test).where(Test.suite_id == suite.id, Test.key.in_(chunk))
         found |= {test.key: test for test in session.scalars(query)}
     return found
-
-
-def test_identity(test: Test) -> TestIdentity:
-    """Return a stored test's identity."""
-    return TestIdentity(test.report_suite, test.file, test.classname, test.name, test.variant)

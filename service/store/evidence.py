@@ -42,7 +42,6 @@ from service.store.models import (
     Execution,
     Experiment,
     FindingRow,
-    MeasurementRow,
     Result,
     Run,
     Suite,
@@ -144,18 +143,6 @@ def _load_outcomes(session: Session, run_ids: list[int]) -> dict[int, dict[str, 
     for run_id, node, name, outcome, signature in session.execute(query):
         found[run_id][node or name] = TestOutcome(Outcome(outcome), signature)
     return found
-
-
-def load_measurements(session: Session, run_id: int) -> list[Measurement]:
-    """Return a run's measurements, each with the name of its test."""
-    query = (
-        select(MeasurementRow, Test.node, Test.name)
-        .outerjoin(Result, Result.id == MeasurementRow.result_id)
-        .outerjoin(Test, Test.id == Result.test_id)
-        .where(MeasurementRow.run_id == run_id)
-        .order_by(MeasurementRow.id)
-    )
-    return [Measurement(m.name, m.value, node or name, m.sample) for m, node, name in session.execute(query)]
 
 
 def identity_of(framework: str, test: str) -> TestIdentity:

@@ -69,7 +69,7 @@ def finish(
     block = session.scalar(select(Block).where(*_held(lease)).with_for_update())
     if block is None:
         return False
-    _close(block, state, lost_arm, reason)
+    end_attempt(block, state, lost_arm, reason)
     return True
 
 
@@ -80,11 +80,12 @@ def expire(session: Session) -> Sequence[Block]:
     blocks = session.scalars(query).all()
     for block in blocks:
         running = (block.progress or {}).get("arm")
-        _close(block, BlockState.LOST, running, f"the worker {block.owner} stopped answering")
+        end_attempt(block, BlockState.LOST, running, f"the worker {block.owner} stopped answering")
     return blocks
 
 
-def _close(block: Block, state: BlockState, lost_arm: int | None, reason: str | None) -> None:
+def end_attempt(block: Block, state: BlockState, lost_arm: int | None, reason: str | None) -> None:
+    """Append the current attempt to the block's attempts and give its lease back; an older fence is void from here."""
     ended = {"attempt": block.attempt, "state": state.value, "lost_arm": lost_arm, "reason": reason}
     block.attempts = [*block.attempts, ended]
     block.state = state.value
